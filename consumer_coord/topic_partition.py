@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _TopicAndPartition(NamedTuple):
@@ -37,12 +40,17 @@ def flatten(by_topic: Mapping[str, Iterable[int]]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic, number) for topic, numbers in by_topic.items() for number in numbers)
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return first element -> second elements, both in the order of ``pairs``."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, Sequence[int]]:
     """Return topic -> sorted partition numbers, with the topics in alphabetical order."""
-    grouped: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        grouped.setdefault(partition.topic, []).append(partition.partition)
-    return dict(grouped)
+    return grouped(sorted(partitions))
 
 
 def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:

@@ -10,7 +10,8 @@ is optimal: no balanced plan has fewer moves.
 Every member ends with ``least[m]`` partitions or with one more. A common account, a node in addition to the lots and the
 members, supplies the extra partitions, because any member may get an extra partition that another member does not need.
 
-Distances, potentials and searches work on sets of members and lots, as bits of integers; see ``bits``.
+A node is a number: first the members, then the common account, then the lots. Distances, potentials and searches work on sets
+of nodes, as bits of integers; see ``bits``.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from assignors.bits import bit_set, lowest_in, numbers_in
-
-_LOT, _MEMBER, _ACCOUNT = range(3)
-_Node = tuple[int, int]
 
 
 @attrs.frozen
@@ -66,6 +64,9 @@ class LeastMoves:
         self._owned = owned
         self._nearness = nearness
         self._far = 1 + sum(supply)
+        #: The nodes of the common account and of the first lot.
+        self._account_node = len(least)
+        self._first_lot = len(least) + 1
         self._loads = [sum(map(len, of_member.values())) for of_member in owned]
         self._free = list(free)
         self._regain = [0] * len(supply)  # For each lot, the members that have fewer of its partitions than they owned.
@@ -81,13 +82,11 @@ class LeastMoves:
         self._lacking = bit_set([m for m, low, load in levels if load < low], len(least))
         self._open = bit_set([m for m, low, load in levels if load == low], len(least))
         self._topped = bit_set([m for m, low, load in levels if load > low], len(least))
-        self._lot_potentials = {0: (1 << len(supply)) - 1}
-        self._member_potentials = {0: (1 << len(least)) - 1}
-        self._potential_of_lot = [0] * len(supply)
-        self._potential_of_member = [0] * len(least)
-        self._potential_of_account = 0
-        self._seen_lots = self._seen_members = 0
-        self._seen_account = False
+        nodes = self._first_lot + len(supply)
+        #: Potential -> the nodes with this potential; and the potential of each node.
+        self._potentials = {0: (1 << nodes) - 1}
+        self._potential_of = [0] * nodes
+        self._seen = 0
 
     def run(self) -> None:
         """Send every surplus to members with too few partitions."""
@@ -157,71 +156,67 @@ class LeastMoves:
 
         Afterwards, arcs of reduced cost 0 connect each surplus to the nearest members with too few partitions.
         """
-        lots, members, account = self._surpluses()
-        if not lots and not members and not account:
+        nodes = self._surpluses()
+        if not nodes:
             return False
-        search = _Search(self._lot_potentials, self._member_potentials, self._potential_of_account)
-        search.add(0, lots, members, account)
+        search = _Search(self._potentials)
+        search.add(0, nodes)
         while True:
-            distance, lots, members, account = search.pop()
-            if members & self._lacking or (account and self._account > 0):
+            distance, nodes = search.pop()
+            if nodes & self._lacking or (nodes >> self._account_node & 1 and self._account > 0):
                 break
-            search.visited.append((distance, lots, members, account))
-            self._reach_next(search, distance, lots, members)
-            if members & self._open:
-                search.reach_account(distance, members & self._open)
-            if account:
-                search.reach_members(distance + self._potential_of_account, self._topped)
-        self._lot_potentials, self._member_potentials, self._potential_of_account = search.potentials(distance)
-        for of_nodes, potentials in (
-            (self._potential_of_lot, self._lot_potentials),
-            (self._potential_of_member, self._member_potentials),
-        ):
-            for potential, found in potentials.items():
-                for node in numbers_in(found):
-                    of_nodes[node] = potential
+            search.visited.append((distance, nodes))
+            self._reach_next(search, distance, nodes)
+        self._potentials = search.new_potentials(distance)
+        for potential, found in self._potentials.items():
+            for node in numbers_in(found):
+                self._potential_of[node] = potential
         return True
 
-    def _surpluses(self) -> tuple[int, int, bool]:
-        """Return the lots and the members with a surplus, and whether the common account has a surplus."""
-        lots = bit_set([lot for lot, free in enumerate(self._free) if free], len(self._free))
-        members = 0
+    def _surpluses(self) -> int:
+        """Return the nodes with a surplus."""
+        nodes = bit_set([lot for lot, free in enumerate(self._free) if free], len(self._free)) << self._first_lot
         for m in numbers_in(self._topped):
             if self._loads[m] > self._least[m] + 1:
-                members |= 1 << m
-        return lots, members, self._account < 0
+                nodes |= 1 << m
+        return nodes | (self._account < 0) << self._account_node
 
-    def _reach_next(self, search: _Search, distance: int, lots: int, members: int) -> None:
-        """Extend the search from these lots to members, and from these members to lots; all are at ``distance``."""
-        for lot in numbers_in(lots):
-            base = distance + self._potential_of_lot[lot]
+    def _reach_next(self, search: _Search, distance: int, nodes: int) -> None:
+        """Extend the search from these nodes, which are all at ``distance``, to their neighbours."""
+        account = 1 << self._account_node
+        for lot in numbers_in(nodes >> self._first_lot):
+            base = distance + self._potential_of[self._first_lot + lot]
             for cost, takers in self._offers(lot):
-                search.reach_members(base + cost, takers)
-        if not search.lots:
-            return
-        for member in numbers_in(members):
-            base = distance + self._potential_of_member[member]
-            for cost, returned in self._returns(member):
-                search.reach_lots(base + cost, returned)
-            if not search.lots:
+                search.reach(base + cost, takers)
+        if nodes & account:
+            search.reach(distance + self._potential_of[self._account_node], self._topped)
+        elif search.left & account:
+            for potential, having in self._potentials.items():
+                if having & nodes & self._open:
+                    search.reach(distance + potential, account)
+        for member in numbers_in(nodes & (account - 1)):
+            if not search.left >> self._first_lot:
                 return
+            base = distance + self._potential_of[member]
+            for cost, returned in self._returns(member):
+                search.reach(base + cost, returned << self._first_lot)
 
     # Flow is sent only along arcs of reduced cost 0.
 
     def _takers(self, lot: int) -> int:
         """Return the members to which arcs of reduced cost 0 lead from this lot."""
-        potential = self._potential_of_lot[lot]
+        potential = self._potential_of[self._first_lot + lot]
         takers = 0
         for cost, members in self._offers(lot):
-            takers |= members & self._member_potentials.get(potential + cost, 0)
+            takers |= members & self._potentials.get(potential + cost, 0)
         return takers
 
     def _givable(self, member: int) -> int:
-        """Return the lots to which arcs of reduced cost 0 lead from this member."""
-        potential = self._potential_of_member[member]
+        """Return the nodes of the lots to which arcs of reduced cost 0 lead from this member."""
+        potential = self._potential_of[member]
         givable = 0
         for cost, lots in self._returns(member):
-            givable |= lots & self._lot_potentials.get(potential + cost, 0)
+            givable |= lots << self._first_lot & self._potentials.get(potential + cost, 0)
         return givable
 
     def _spread(self) -> None:
@@ -247,105 +242,93 @@ class LeastMoves:
 
     def _augment(self) -> bool:
         """Send partitions of every surplus along all paths of this round; return False if no partition was sent."""
-        self._seen_lots = self._seen_members = 0
-        self._seen_account = False
+        self._seen = 0
         any_sent = False
         for lot, free in enumerate(self._free):
-            while free and not self._seen_lots >> lot & 1:
-                self._free[lot] = free = free - self._send((_LOT, lot), free)
-                any_sent |= not self._seen_lots >> lot & 1
+            node = self._first_lot + lot
+            while free and not self._seen >> node & 1:
+                self._free[lot] = free = free - self._send(node, free)
+                any_sent |= not self._seen >> node & 1
         for member in list(numbers_in(self._topped)):
-            while not self._seen_members >> member & 1:
+            while not self._seen >> member & 1:
                 surplus = self._loads[member] - self._least[member] - 1
                 if surplus <= 0:
                     break
-                sent = self._send((_MEMBER, member), surplus)
+                sent = self._send(member, surplus)
                 self._load(member, -sent)
                 any_sent |= sent > 0
-        while self._account < 0 and not self._seen_account:
-            sent = self._send((_ACCOUNT, 0), -self._account)
+        while self._account < 0 and not self._seen >> self._account_node & 1:
+            sent = self._send(self._account_node, -self._account)
             self._account += sent
             any_sent |= sent > 0
         return any_sent
 
-    def _send(self, source: _Node, surplus: int) -> int:
+    def _send(self, source: int, surplus: int) -> int:
         """Send as many partitions as possible along one path; return their number. Dead ends remain marked as seen."""
         path = self._path(source)
         if path is None:
             return 0
         number = min(surplus, self._capacity(path))
-        for (kind, at), (next_kind, to) in itertools.pairwise(path):
-            if kind == _LOT:
-                self._change(at, to, number)
-            elif kind == _MEMBER and next_kind == _LOT:
-                self._change(to, at, -number)
-            elif kind == _MEMBER:
+        account, first_lot = self._account_node, self._first_lot
+        for at, to in itertools.pairwise(path):
+            if at > account:
+                self._change(at - first_lot, to, number)
+            elif to > account:
+                self._change(to - first_lot, at, -number)
+            elif to == account:
                 self._load(at, number)
             else:
                 self._load(to, -number)
-        kind, at = path[-1]
-        if kind == _MEMBER:
-            self._load(at, number)
-        else:
+        if path[-1] == account:
             self._account -= number
+        else:
+            self._load(path[-1], number)
         return number
 
-    def _capacity(self, path: Sequence[_Node]) -> int:
+    def _capacity(self, path: Sequence[int]) -> int:
         """Return how many partitions a path can carry or its last node needs, whichever is smaller."""
-        kind, at = path[-1]
-        capacity = self._least[at] - self._loads[at] if kind == _MEMBER else self._account
-        for (kind, at), (next_kind, to) in itertools.pairwise(path):
-            if kind == _LOT:
-                if self._regain[at] >> to & 1:
-                    capacity = min(capacity, -self.changes[at][to])
-            elif kind == _MEMBER and next_kind == _LOT:
-                more = self.changes[to].get(at, 0)
-                capacity = min(capacity, more if more > 0 else len(self._owned[at][to]) + more)
+        account, first_lot, end = self._account_node, self._first_lot, path[-1]
+        capacity = self._account if end == account else self._least[end] - self._loads[end]
+        for at, to in itertools.pairwise(path):
+            if at > account:
+                if self._regain[at - first_lot] >> to & 1:
+                    capacity = min(capacity, -self.changes[at - first_lot][to])
+            elif to > account:
+                more = self.changes[to - first_lot].get(at, 0)
+                capacity = min(capacity, more if more > 0 else len(self._owned[at][to - first_lot]) + more)
             else:
                 capacity = min(capacity, 1)
         return capacity
 
-    def _path(self, source: _Node) -> list[_Node] | None:
+    def _path(self, source: int) -> list[int] | None:
         path = [source]
-        self._mark(source, True)
+        self._seen |= 1 << source
         while path:
-            kind, at = path[-1]
-            step = self._step(kind, at)
+            step = self._step(path[-1])
             if step is None:
                 path.pop()
                 continue
             path.append(step)
-            self._mark(step, True)
-            kind, at = step
-            if (kind == _MEMBER and self._lacking >> at & 1) or (kind == _ACCOUNT and self._account > 0):
+            self._seen |= 1 << step
+            if self._lacking >> step & 1 or (step == self._account_node and self._account > 0):
                 for node in path:
-                    self._mark(node, False)
+                    self._seen &= ~(1 << node)
                 return path
         return None
 
-    def _step(self, kind: int, at: int) -> _Node | None:
+    def _step(self, node: int) -> int | None:
         """Return an unseen neighbour of this node, preferably a member with too few partitions; None if there is none."""
-        if kind == _LOT:
-            takers = self._takers(at) & ~self._seen_members
-            takers = takers & self._lacking or takers
-            return (_MEMBER, lowest_in(takers)) if takers else None
-        if kind == _MEMBER:
-            may_draw = self._open >> at & 1 and self._potential_of_member[at] == self._potential_of_account
-            if may_draw and not self._seen_account:
-                return _ACCOUNT, 0
-            lots = self._givable(at) & ~self._seen_lots
-            return (_LOT, lowest_in(lots)) if lots else None
-        topped = self._topped & self._member_potentials.get(self._potential_of_account, 0) & ~self._seen_members
-        return (_MEMBER, lowest_in(topped)) if topped else None
-
-    def _mark(self, node: _Node, seen: bool) -> None:
-        kind, at = node
-        if kind == _LOT:
-            self._seen_lots = self._seen_lots | 1 << at if seen else self._seen_lots & ~(1 << at)
-        elif kind == _MEMBER:
-            self._seen_members = self._seen_members | 1 << at if seen else self._seen_members & ~(1 << at)
+        account, potential = self._account_node, self._potential_of[node]
+        if node > account:
+            found = self._takers(node - self._first_lot) & ~self._seen
+            found = found & self._lacking or found
+        elif node == account:
+            found = self._topped & self._potentials.get(potential, 0) & ~self._seen
+        elif self._open >> node & 1 and potential == self._potential_of[account] and not self._seen >> account & 1:
+            return account
         else:
-            self._seen_account = seen
+            found = self._givable(node) & ~self._seen
+        return lowest_in(found) if found else None
 
     def _change(self, lot: int, member: int, number: int) -> None:
         changes = self.changes[lot]
@@ -369,86 +352,47 @@ class LeastMoves:
 class _Search:
     """The frontier of one search for shortest distances: sets of nodes by their distance."""
 
-    def __init__(self, lots: Mapping[int, int], members: Mapping[int, int], account: int) -> None:
-        self._lot_potentials = lots
-        self._member_potentials = members
-        self._potential_of_account = account
+    def __init__(self, potentials: Mapping[int, int]) -> None:
+        self._potentials = potentials
         self._heap: list[int] = []
-        self._frontier: dict[int, tuple[int, int, bool]] = {}
-        #: Lots without a final distance.
-        self.lots = _union(lots)
-        self._members = _union(members)
-        self._account = True
-        self.visited: list[tuple[int, int, int, bool]] = []
+        self._frontier: dict[int, int] = {}
+        #: The nodes without a final distance.
+        self.left: int = sum(potentials.values())
+        self.visited: list[tuple[int, int]] = []
 
-    def add(self, distance: int, lots: int, members: int, account: bool) -> None:
-        known = self._frontier.get(distance)
-        if known is None:
+    def add(self, distance: int, nodes: int) -> None:
+        if distance not in self._frontier:
             heapq.heappush(self._heap, distance)
-            known = (0, 0, False)
-        self._frontier[distance] = (known[0] | lots, known[1] | members, known[2] or account)
+        self._frontier[distance] = self._frontier.get(distance, 0) | nodes
 
-    def pop(self) -> tuple[int, int, int, bool]:
+    def pop(self) -> tuple[int, int]:
         """Return the nearest nodes without a final distance, and make that distance final."""
         while True:
             distance = heapq.heappop(self._heap)
-            lots, members, account = self._frontier.pop(distance)
-            lots, members, account = lots & self.lots, members & self._members, account and self._account
-            if lots or members or account:
-                self.lots ^= lots
-                self._members ^= members
-                self._account = self._account and not account
-                return distance, lots, members, account
+            nodes = self._frontier.pop(distance) & self.left
+            if nodes:
+                self.left ^= nodes
+                return distance, nodes
 
-    def reach_members(self, base: int, members: int) -> None:
-        """Add members to the frontier, each at the distance ``base`` minus the member's potential."""
-        members &= self._members
-        if members:
-            for potential, having in self._member_potentials.items():
-                if members & having:
-                    self.add(base - potential, 0, members & having, False)
+    def reach(self, base: int, nodes: int) -> None:
+        """Add nodes to the frontier, each at the distance ``base`` minus the node's potential."""
+        nodes &= self.left
+        if nodes:
+            for potential, having in self._potentials.items():
+                if nodes & having:
+                    self.add(base - potential, nodes & having)
 
-    def reach_lots(self, base: int, lots: int) -> None:
-        """Add lots to the frontier, each at the distance ``base`` minus the lot's potential."""
-        lots &= self.lots
-        if lots:
-            for potential, having in self._lot_potentials.items():
-                if lots & having:
-                    self.add(base - potential, lots & having, 0, False)
-
-    def reach_account(self, distance: int, members: int) -> None:
-        """Add the common account to the frontier, as a neighbour of these members, which are at ``distance``."""
-        if self._account:
-            for potential, having in self._member_potentials.items():
-                if members & having:
-                    self.add(distance + potential - self._potential_of_account, 0, 0, True)
-
-    def potentials(self, last: int) -> tuple[dict[int, int], dict[int, int], int]:
+    def new_potentials(self, last: int) -> dict[int, int]:
         """Return the new potentials: each old potential plus the distance of its node, but at most plus ``last``."""
-        lots: dict[int, int] = {}
-        members: dict[int, int] = {}
-        account = self._potential_of_account + last
-        seen_lots = seen_members = 0
-        for distance, at_lots, at_members, at_account in self.visited:
-            seen_lots |= at_lots
-            seen_members |= at_members
-            _shift(self._lot_potentials, at_lots, distance, lots)
-            _shift(self._member_potentials, at_members, distance, members)
-            if at_account:
-                account = self._potential_of_account + distance
-        _shift(self._lot_potentials, ~seen_lots, last, lots)
-        _shift(self._member_potentials, ~seen_members, last, members)
-        return lots, members, account
+        new: dict[int, int] = {}
+        unseen = -1
+        for distance, nodes in self.visited:
+            unseen &= ~nodes
+            self._shift(nodes, distance, new)
+        self._shift(unseen, last, new)
+        return new
 
-
-def _union(sets: Mapping[int, int]) -> int:
-    union = 0
-    for one in sets.values():
-        union |= one
-    return union
-
-
-def _shift(old: Mapping[int, int], which: int, by: int, new: dict[int, int]) -> None:
-    for potential, having in old.items():
-        if having & which:
-            new[potential + by] = new.get(potential + by, 0) | (having & which)
+    def _shift(self, nodes: int, by: int, new: dict[int, int]) -> None:
+        for potential, having in self._potentials.items():
+            if having & nodes:
+                new[potential + by] = new.get(potential + by, 0) | (having & nodes)

@@ -62,7 +62,7 @@ class GroupReport:
             "coordinator": attrs.asdict(group.coordinator, filter=lambda field, _: field.name != "rack"),
             "epoch": group.epoch,
             "target_epoch": group.target_epoch,
-            "members": [_member_as_json(member) for member in group.members],
+            "members": [attrs.asdict(member) for member in group.members],
             "lag": self.lag,
             "partitions": [_row_as_json(row) for row in self.rows],
             "left_out": self.left_out_as_json(),
@@ -71,19 +71,6 @@ class GroupReport:
     def left_out_as_json(self) -> list[dict[str, Any]]:
         """Return the partitions that the lag does not include, and the reasons."""
         return [{**partition._asdict(), "error": str(error), "code": error.code} for partition, error in self.left_out.items()]
-
-
-def _member_as_json(member: MemberDescription) -> dict[str, Any]:
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "assignment": {topic: list(numbers) for topic, numbers in member.assignment.items()},
-        "subscription": None if member.subscription is None else attrs.asdict(member.subscription),
-        "epoch": member.epoch,
-        "target": None if member.target is None else {topic: list(numbers) for topic, numbers in member.target.items()},
-    }
 
 
 def _row_as_json(row: PartitionRow) -> dict[str, Any]:

@@ -86,14 +86,13 @@ class BrokerCluster:
         random: Random,
         wall_clock_ms: Callable[[], int],
         racks: Sequence[str | None] = (),
-        faults: Faults | None = None,
         hooks: StoreHooks | None = None,
         storage: DataDirectory | None = None,
     ) -> None:
         self.config: BrokerConfig = config or BrokerConfig()
         self.random = random
         self.wall_clock_ms = wall_clock_ms
-        self.faults: Faults = faults or Faults()
+        self.faults: Faults = Faults()
         self.hooks: StoreHooks = hooks or StoreHooks()
         self._storage = storage
         stored = None if storage is None else storage.stored

@@ -69,21 +69,21 @@ class OffsetCoordinator:
 
     # -- commits
 
-    async def commit(self, api_version: int, committer: Committer, commits: Sequence[Commit]) -> list[CommitResult]:
-        """Store offsets; return an error code for each partition, in the order of ``commits``."""
-        return await self._commit(api_version, committer, commits)
-
     async def txn_commit(
         self, committer: Committer, commits: Sequence[Commit], producer_id: int, producer_epoch: int
     ) -> list[CommitResult]:
         """Store offsets that become effective when the transaction of ``producer_id`` commits."""
         if not committer.group_id:
             return [(commit, error_codes.INVALID_GROUP_ID) for commit in commits]
-        return await self._commit(0, committer, commits, producer_id, producer_epoch)
+        return await self.commit(0, committer, commits, producer_id, producer_epoch)
 
-    async def _commit(
+    async def commit(
         self, api_version: int, committer: Committer, commits: Sequence[Commit], *producer: int
     ) -> list[CommitResult]:
+        """Store offsets; return an error code for each partition, in the order of ``commits``.
+
+        ``producer``: id and epoch of the producer of a transaction.
+        """
         error_code, shard = self._store.shard_of(committer.group_id)
         if shard is None:
             return [(commit, error_code) for commit in commits]

@@ -392,9 +392,9 @@ class _Chunk:
         self._chosen = chosen
         self._limit = limit
         self.rows = 0
-        self.key, self.value, self.topic = _Strings(), _Strings(), _Strings()
-        self.partition, self.timestamp_type = array("i"), array("i")
-        self.offset, self.timestamp = array("q"), array("q")
+        self.strings = {column: _Strings() for column in (KEY, VALUE, TOPIC) if column in chosen}
+        widths = {PARTITION: "i", OFFSET: "q", TIMESTAMP: "q", TIMESTAMP_TYPE: "i"}
+        self.numbers = {column: array(width) for column, width in widths.items() if column in chosen}
         self.header_ends = array("i", [0])
         self.without_headers: list[int] = []
         self.header_key, self.header_value = _Strings(), _Strings()
@@ -402,40 +402,30 @@ class _Chunk:
     def fits(self, row: _Row, topic: bytes) -> bool:
         """Return whether every column has room for a record."""
         headers = row.headers
-        used = (
-            (KEY, len(self.key.data), len(row.key or b"")),
-            (VALUE, len(self.value.data), len(row.value or b"")),
-            (TOPIC, len(self.topic.data), len(topic)),
-            (HEADERS, self.header_ends[-1], len(headers)),
-            (HEADERS, len(self.header_key.data), 3 * sum(len(key) for key, _ in headers)),
-            (HEADERS, len(self.header_value.data), sum(len(value or b"") for _, value in headers)),
-        )
-        return not any(column in self._chosen and more and there + more > self._limit for column, there, more in used)
+        sizes = (len(row.key or b""), len(row.value or b""), len(topic))
+        used = [(len(strings.data), sizes[column]) for column, strings in self.strings.items()]
+        if headers:
+            used.append((self.header_ends[-1], len(headers)))
+            used.append((len(self.header_key.data), 3 * sum(len(key) for key, _ in headers)))
+            used.append((len(self.header_value.data), sum(len(value or b"") for _, value in headers)))
+        return all(there + more <= self._limit or not more for there, more in used)
 
     def put(self, row: _Row, topic: bytes, partition: int) -> None:
         """Append a row."""
-        chosen = self._chosen
-        if KEY in chosen:
-            self.key.put(row.key)
-        if VALUE in chosen:
-            self.value.put(row.value)
-        if TOPIC in chosen:
-            self.topic.put(topic)
-        if PARTITION in chosen:
-            self.partition.append(partition)
-        if OFFSET in chosen:
-            self.offset.append(row.offset)
-        if TIMESTAMP in chosen:
-            self.timestamp.append(1000 * max(-_MOST_MS, min(row.timestamp_ms, _MOST_MS)))
-        if TIMESTAMP_TYPE in chosen:
-            self.timestamp_type.append(row.timestamp_type)
-        if HEADERS in chosen:
+        micros = 1000 * max(-_MOST_MS, min(row.timestamp_ms, _MOST_MS))
+        values = (row.key, row.value, topic)
+        numbers = (partition, row.offset, micros, row.timestamp_type)
+        for column, strings in self.strings.items():
+            strings.put(values[column])
+        for column, ints in self.numbers.items():
+            ints.append(numbers[column - PARTITION])
+        if HEADERS in self._chosen:
             self._put_headers(row.headers)
         self.rows += 1
 
     def fits_all(self, records: int, size: int, topic: bytes) -> bool:
         """Return whether every column has room for records of ``size`` bytes in total, whatever the records contain."""
-        columns = (self.key, self.value, self.topic, self.header_key, self.header_value)
+        columns = (*self.strings.values(), self.header_key, self.header_value)
         # The kernel in C reserves three bytes for each byte of a header's key.
         return max(len(each.data) for each in columns) + max(3 * size, records * len(topic)) <= self._limit
 
@@ -443,20 +433,20 @@ class _Chunk:
         """Append the records from index ``first`` to ``last`` - 1."""
         chosen, count = self._chosen, last - first
         if KEY in chosen:
-            self.key.put_joined(*records.keys(first, last))
+            self.strings[KEY].put_joined(*records.keys(first, last))
         if VALUE in chosen:
-            self.value.put_joined(*records.values(first, last))
+            self.strings[VALUE].put_joined(*records.values(first, last))
         if TOPIC in chosen:
-            self.topic.put_joined(array("i", range(len(topic), len(topic) * count + 1, len(topic))), topic * count, ())
+            self.strings[TOPIC].put_joined(array("i", range(len(topic), len(topic) * count + 1, len(topic))), topic * count, ())
         if PARTITION in chosen:
-            self.partition.extend(array("i", [partition]) * count)
+            self.numbers[PARTITION].extend(array("i", [partition]) * count)
         if OFFSET in chosen:
-            self.offset.frombytes(records.offsets(first, last))
+            self.numbers[OFFSET].frombytes(records.offsets(first, last))
         by_append_time = batch.attributes & _APPEND_TIME
         if TIMESTAMP in chosen:
-            self.timestamp.frombytes(records.micros(first, last, batch.max_timestamp if by_append_time else None))
+            self.numbers[TIMESTAMP].frombytes(records.micros(first, last, batch.max_timestamp if by_append_time else None))
         if TIMESTAMP_TYPE in chosen:
-            self.timestamp_type.extend(array("i", [1 if by_append_time else 0]) * count)
+            self.numbers[TIMESTAMP_TYPE].extend(array("i", [1 if by_append_time else 0]) * count)
         if HEADERS in chosen:
             counts = records.header_counts(first, last)
             self.header_key.put_joined(*records.header_keys(first, last))
@@ -477,22 +467,15 @@ class _Chunk:
     def exported(self, column: int, kind: Any) -> Any:
         """Return one column as a pyarrow array."""
         pa = _pyarrow()
-        strings = {KEY: self.key, VALUE: self.value, TOPIC: self.topic}.get(column)
-        if strings is not None:
-            return strings.exported(kind)
+        if column in self.strings:
+            return self.strings[column].exported(kind)
         if column == HEADERS:
             count, struct_kind = self.header_ends[-1], kind.value_type
             children = [self.header_key.exported(pa.string()), self.header_value.exported(pa.binary())]
             pairs = pa.Array.from_buffers(struct_kind, count, [None], 0, children=children)
             buffers = [_validity(self.rows, self.without_headers), pa.py_buffer(self.header_ends)]
             return pa.Array.from_buffers(kind, self.rows, buffers, len(self.without_headers), children=[pairs])
-        numbers: dict[int, array[int]] = {
-            PARTITION: self.partition,
-            OFFSET: self.offset,
-            TIMESTAMP: self.timestamp,
-            TIMESTAMP_TYPE: self.timestamp_type,
-        }
-        return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(numbers[column])], 0)
+        return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(self.numbers[column])], 0)
 
 
 class Arrays:
@@ -519,7 +502,7 @@ class Arrays:
         return pa.schema([(_NAMES[column], kinds[column]) for column in self._order])
 
     def _batch(self, index: int) -> Any:
-        chunk = self._chunks[index] if index < len(self._chunks) else _Chunk(frozenset(), 0)
+        chunk = self._chunks[index] if index < len(self._chunks) else _Chunk(frozenset(self._order), 0)
         schema = self._schema()
         arrays = [chunk.exported(column, field.type) for column, field in zip(self._order, schema, strict=True)]
         return _pyarrow().RecordBatch.from_arrays(arrays, schema=schema)

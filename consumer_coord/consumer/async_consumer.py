@@ -29,10 +29,11 @@ from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_members import LoopMember
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics, are_names
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
+from consumer_coord.consumer.librdkafka.arguments import subscription_arguments
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,
@@ -43,7 +44,6 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, nativ
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.rows import (
     GivenRows,
-    Positions,
     Row,
     Rows,
     commit_reports,
@@ -62,7 +62,7 @@ from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, IllegalStateError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
+from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.background import Clusters, shared_clusters
@@ -312,19 +312,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used(in_callback=False) as engine:
             if engine.manual:
                 raise IllegalStateError("subscribe after assign: end the manual assignment with unassign() first")
-            for callback in (on_assign, on_revoke, on_lost):
-                if callback is not None and not callable(callback):
-                    raise TypeError(f"{callback!r} is not callable")
-            if not are_names(topics):
-                raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
-            if any(topic.startswith("^") for topic in topics):
-                pattern = librdkafka_pattern(topics)
-                engine.core.subscribe_pattern(pattern)
-                self._subscription = to_pattern(pattern)
-            else:
-                engine.core.subscribe(topics)
-                self._subscription = to_topics(topics)
-            engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
+            wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+            self._subscription = engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
 
     async def unsubscribe(self) -> None:
         """Commit finished records, revoke all partitions, and leave the group."""
@@ -456,23 +445,24 @@ class AsyncGroupConsumer(AiokafkaMethods):
         with kafka_exceptions():
             engine = self._start()
             entries = entries_of(message)
-            if entries is not None:
-                if not entries:
-                    return None if asynchronous else []
-                message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})
-            wanted: Positions | None = to_commit(message, offsets)
-            if wanted is None:
-                async with self._used() as engine:
-                    wanted = engine.finished()
-                if not wanted:
-                    raise nothing_to_commit()
+            if entries is None:
+                wanted = to_commit(message, offsets)
+                if wanted is None:
+                    async with self._used() as engine:
+                        wanted = engine.finished()
+                    if not wanted:
+                        raise nothing_to_commit()
+            elif not entries:
+                return None if asynchronous else []
             if asynchronous:
                 await engine.commits.make_room()
-                engine.commit_later(wanted, entries)
+            entries = entries or engine.entries(wanted or {})
+            if asynchronous:
+                engine.commit_later(entries)
                 return None
-            result = await engine.commit(wanted, None if timeout is None else timeout * 1000, entries)
+            result = await engine.commit(entries, None if timeout is None else timeout * 1000)
             raise_if_all_failed(result)
-            return to_rows(wanted, result)
+            return to_rows(entries, result)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""

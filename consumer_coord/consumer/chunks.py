@@ -17,7 +17,7 @@ import attrs
 
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
-from consumer_coord.consumer.deliveries import Delivered
+from consumer_coord.consumer.deliveries import Delivered, Span
 from consumer_coord.consumer.worker import Cursor, Worker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
@@ -55,63 +55,24 @@ def is_out_of_range(error: Any) -> bool:
 
 
 @attrs.frozen(eq=False)
-class PartitionEnded:
-    """An event that the data plane returns instead of records after it has stopped reading a partition."""
+class PartitionEnded(Span):
+    """An event that the data plane returns instead of records after it has stopped reading a partition at ``start``."""
 
-    at: TopicPartition
-    position: int
     failure: PartitionError
-
-    def topic(self) -> str:
-        """Return the topic, as a message does."""
-        return self.at.topic
-
-    def partition(self) -> int:
-        """Return the number of the partition."""
-        return self.at.partition
-
-    def offset(self) -> int:
-        """Return the offset at which reading stopped."""
-        return self.position
-
-    def leader_epoch(self) -> int | None:
-        """Return None, because an event has no leader epoch."""
-        return None
 
     def error(self) -> PartitionError:
         """Return the reason why reading stopped."""
         return self.failure
 
 
-class Chunk:
-    """Records of one partition in one Fetch response, starting at a position."""
+@attrs.define(eq=False)
+class Chunk(Span):
+    """Records of one partition in one Fetch response. ``start`` is the position of the next record to deliver."""
 
-    def __init__(
-        self,
-        records: FetchedRecords,
-        *,
-        check_crcs: bool,
-        read_committed: bool,
-        position: int | None = None,
-        decoder: CompletedFetch | None = None,
-    ) -> None:
-        self.records = records
-        self._check_crcs = check_crcs
-        self._read_committed = read_committed
-        self._position = records.offset if position is None else position
-        self._decoder = decoder
-
-    def topic(self) -> str:
-        """Return the topic, as a message does."""
-        return self.records.partition.topic
-
-    def partition(self) -> int:
-        """Return the number of the partition."""
-        return self.records.partition.partition
-
-    def offset(self) -> int:
-        """Return the position of the next record to deliver."""
-        return self._position
+    records: FetchedRecords
+    _check_crcs: bool
+    _read_committed: bool
+    _decoder: CompletedFetch | None = None
 
     @property
     def next_offset(self) -> int:
@@ -122,17 +83,14 @@ class Chunk:
         """Return the leader epoch of the last batch."""
         return self.records.leader_epoch
 
-    def error(self) -> None:
-        """Return None, because records are not an event."""
-
     def decoder(self) -> CompletedFetch:
         """Return a decoder at this chunk's position."""
-        if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != self._position:
+        if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != self.start:
             self._decoder = CompletedFetch(
                 self.records.records,
-                topic=self.records.partition.topic,
-                partition=self.records.partition.partition,
-                offset=self._position,
+                topic=self.at.topic,
+                partition=self.at.partition,
+                offset=self.start,
                 aborted=self.records.aborted,
                 read_committed=self._read_committed,
                 check_crcs=self._check_crcs,
@@ -141,13 +99,7 @@ class Chunk:
 
     def behind(self, position: int) -> Chunk:
         """Return a chunk of the same records that starts at ``position``."""
-        return Chunk(
-            self.records,
-            check_crcs=self._check_crcs,
-            read_committed=self._read_committed,
-            position=position,
-            decoder=self._decoder,
-        )
+        return attrs.evolve(self, start=position)
 
 
 class Decoding:

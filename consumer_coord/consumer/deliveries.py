@@ -24,18 +24,15 @@ logger: Final = get_logger(__name__)
 W = TypeVar("W")
 
 
-@attrs.frozen(eq=False)
-class Delivered:
-    """Records of one partition in a batch: from ``start`` up to, not including, ``next_offset``."""
+@attrs.define(eq=False)
+class Span:
+    """Records or an event of one partition, with the methods of a message. ``start`` is the first offset."""
 
     at: TopicPartition
     start: int
-    epoch_before: int
-    next_offset: int
-    epoch: int
 
     def topic(self) -> str:
-        """Return the topic, as a message does."""
+        """Return the topic. The methods below also behave like those of ``confluent_kafka.Message``."""
         return self.at.topic
 
     def partition(self) -> int:
@@ -43,15 +40,29 @@ class Delivered:
         return self.at.partition
 
     def offset(self) -> int:
-        """Return the position before the records."""
+        """Return the first offset."""
         return self.start
+
+    def leader_epoch(self) -> int | None:
+        """Return None, because the leader epoch is unknown."""
+        return None
+
+    def error(self) -> Any:
+        """Return the error that an event reports; None for records."""
+        return None
+
+
+@attrs.frozen(eq=False)
+class Delivered(Span):
+    """Records of one partition in a batch: from ``start`` up to, not including, ``next_offset``."""
+
+    epoch_before: int
+    next_offset: int
+    epoch: int
 
     def leader_epoch(self) -> int:
         """Return the leader epoch of the position before the records."""
         return self.epoch_before
-
-    def error(self) -> None:
-        """Return None, because records are not an event."""
 
 
 class Deliveries(Generic[W]):

@@ -65,6 +65,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.leaders.list_offsets import list_offsets
 from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
@@ -828,23 +829,18 @@ class Engine:
             if partition in self.table:
                 self._put(PartitionEvent.STORE, [partition], stored=at)
 
-    def ticket(
-        self,
-        wanted: Positions,
-        timeout_ms: float | None,
-        wake: Callable[[], object],
-        entries: Mapping[TopicPartition, Entry] | None = None,
-    ) -> Ticket:
-        """Create a commit (:class:`Ticket`) of these positions, with ownership numbers and topic ids; callable from any thread.
+    def entries(self, wanted: Positions) -> Mapping[TopicPartition, Entry]:
+        """Return positions with the present ownership numbers and topic ids, for a commit; callable from any thread."""
+        table = self.table
+        return {partition: self._entry(table.get(partition), partition, at) for partition, at in wanted.items()}
 
-        If ``timeout_ms`` is None, the time limit is ``default.api.timeout.ms``. For a batch of columns, ``entries`` replaces
-        ``wanted`` and contains the ownership numbers at the time of the fetch.
+    def ticket(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None, wake: Callable[[], object]) -> Ticket:
+        """Create a commit (:class:`Ticket`); callable from any thread.
+
+        If ``timeout_ms`` is None, the time limit is ``default.api.timeout.ms``.
         """
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         made_at = self.core.application.clock()
-        if entries is None:
-            table = self.table
-            entries = {partition: self._entry(table.get(partition), partition, at) for partition, at in wanted.items()}
         return Ticket(entries, made_at, made_at + limit_ms / 1000, wake)
 
     def _entry(self, one: Partition | None, partition: TopicPartition, at: OffsetAndMetadata) -> Entry:
@@ -871,7 +867,7 @@ class Engine:
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
             application.wake()
 
-        ticket = self.ticket(wanted, timeout_ms, ended)
+        ticket = self.ticket(self.entries(wanted), timeout_ms, ended)
         self.core.commits.submit(ticket)
         self.table = {
             **self.table,
@@ -890,18 +886,16 @@ class Engine:
                 self._explicit[partition] = (one.serial, ticket)
         self.core.commits.submit(ticket)
 
-    def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> Ticket:
+    def commit_later(self, entries: Mapping[TopicPartition, Entry]) -> Ticket:
         """Commit without waiting; a later poll reports the outcome of the returned ticket. Callable from any thread."""
-        ticket = self.ticket(wanted, None, self.commits.notify, entries)
+        ticket = self.ticket(entries, None, self.commits.notify)
         # In this order, an interrupt between the two calls leaves at worst an unreported commit, and never a wait for a commit
         # that was not submitted.
         self.submit(ticket)
         self.commits.add(ticket)
         return ticket
 
-    async def commit(
-        self, wanted: Positions, timeout_ms: float | None, entries: Mapping[TopicPartition, Entry] | None = None
-    ) -> CommitResult:
+    async def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the response; callable on the loop at any time, also during a poll."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -909,7 +903,7 @@ class Engine:
             if not answered.done():
                 answered.set_result(None)
 
-        ticket = self.ticket(wanted, timeout_ms, wake, entries)
+        ticket = self.ticket(entries, timeout_ms, wake)
         self.submit(ticket)
         if not ticket.done:
             await answered
@@ -1018,11 +1012,15 @@ class Engine:
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
-    def subscribed(self, callbacks: Callbacks, topics: Iterable[str] = ()) -> None:
-        """Record a subscription that the coordinator has accepted; ``topics`` are the topics given by name."""
-        self._expected = frozenset(topics)
+    def subscribe(self, topics: Collection[str], callbacks: Callbacks) -> TopicSubscription:
+        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Return the subscription."""
+        patterns = any(topic.startswith("^") for topic in topics)
+        subscription = to_pattern(librdkafka_pattern(topics)) if patterns else to_topics(topics)
+        self.core.subscribe_to(subscription)
+        self._expected = frozenset(subscription.topics)
         self.callbacks = callbacks
         self.auto.begin()
+        return subscription
 
     @property
     def added(self) -> Partitions:

@@ -146,7 +146,7 @@ class FetchPlane:
                 continue
             reading.position = OffsetAndMetadata(item.next_offset, item.leader_epoch)
             reading.taken.append(item.next_offset)
-            found.append(Chunk(item, check_crcs=self._check_crcs, read_committed=self._read_committed))
+            found.append(Chunk(item.partition, item.offset, item, self._check_crcs, self._read_committed))
         return found
 
     def _ended(self, stopped: Stopped) -> list[PartitionEnded]:

@@ -61,7 +61,7 @@ from consumer_coord.errors import (
     IllegalStateError,
     RetriableError,
 )
-from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
+from consumer_coord.group.subscription import NOTHING
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
@@ -552,14 +552,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         async def subscribe() -> None:
             if self._engine.manual:
                 await self._engine.unassign(frozenset(self._engine.table))
-            if any(topic.startswith("^") for topic in wanted):
-                pattern = librdkafka_pattern(wanted)
-                self._core.subscribe_pattern(pattern)
-                self._subscription = to_pattern(pattern)
-            else:
-                self._core.subscribe(wanted)
-                self._subscription = to_topics(wanted)
-            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
+            self._subscription = self._engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
 
         self._run(subscribe)
 

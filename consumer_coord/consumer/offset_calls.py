@@ -73,41 +73,38 @@ class OffsetCalls(Turns):
             asynchronous = commit_keywords(asynchronous, deprecated)
         with drop_in_exceptions():
             self._coordinator.check_process()
-            entries = entries_of(message)
-            if entries is not None:
-                if not entries:
-                    return None if asynchronous else []
-                message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})
-            wanted: Positions | None = to_commit(message, offsets)
-            if wanted and asynchronous and not self._engine.commits.full:
-                self._engine.commit_later(wanted, entries)
-                return None
-            if wanted is None:
-                wanted = self._run(self._finished)
-            if not wanted:
-                if asynchronous or offsets == []:
-                    return None
-                raise nothing_to_commit()
+            engine, entries = self._engine, entries_of(message)
+            if entries is None:
+                wanted = to_commit(message, offsets)
+                if wanted is None:
+                    wanted = self._run(self._finished)
+                if not wanted:
+                    if asynchronous or offsets == []:
+                        return None
+                    raise nothing_to_commit()
+            elif not entries:
+                return None if asynchronous else []
+            if asynchronous and engine.commits.full:
+                self._run(engine.commits.make_room)
+            entries = entries or engine.entries(wanted or {})
             if asynchronous:
-                if self._engine.commits.full:
-                    self._run(self._engine.commits.make_room)
-                self._engine.commit_later(wanted, entries)
+                engine.commit_later(entries)
                 return None
-            result = self._committed(wanted, entries)
+            result = self._committed(entries)
             raise_if_any_failed(result)
-            return to_rows(wanted, result)
+            return to_rows(entries, result)
 
     async def _finished(self) -> Positions:
         return self._engine.finished()
 
-    def _committed(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None) -> CommitResult:
+    def _committed(self, entries: Mapping[TopicPartition, Entry]) -> CommitResult:
         """Commit and wait for the response; this also works while another thread polls."""
         bell = Bell()
-        ticket = self._engine.ticket(wanted, None, bell.set, entries)
+        ticket = self._engine.ticket(entries, None, bell.set)
         self._engine.submit(ticket)
         # The commit ends at its time limit. The additional time is for the case that the loop is blocked.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
-            return dict.fromkeys(wanted, RequestTimedOutError("the commit had no response in time"))
+            return dict.fromkeys(entries, RequestTimedOutError("the commit had no response in time"))
         return ticket.answers
 
     async def _report_commits(self) -> None:

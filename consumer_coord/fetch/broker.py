@@ -22,6 +22,7 @@ from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
+from consumer_coord.leaders.leader_epochs import epochs_request
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
@@ -33,18 +34,13 @@ from consumer_coord.wire.messages.log import (
     FetchNodeEndpoint,
     FetchRequest,
     FetchResponse,
-    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
     PartitionData,
 )
 from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
-#: The replica id of a consumer.
-_CONSUMER = -1
 _READ_COMMITTED = 1
 #: First version of Fetch whose response reports truncation, and first version whose request needs topic ids.
 _TRUNCATION_FROM = 12
@@ -441,14 +437,7 @@ class BrokerFetches:
             partition: (state.offset, state.leader_epoch, owner.leaders.of(partition).epoch)
             for partition, state in states.items()
         }
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for partition, (_, epoch, current) in asked.items():
-            topics.setdefault(partition.topic, []).append(
-                OffsetForLeaderPartition(partition=partition.partition, current_leader_epoch=current, leader_epoch=epoch)
-            )
-        request = OffsetForLeaderEpochRequest(
-            replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()]
-        )
+        request = epochs_request({partition: (current, epoch) for partition, (_, epoch, current) in asked.items()})
         try:
             answer: OffsetForLeaderEpochResponse = await owner.cluster.request(
                 broker, request, timeout_ms=owner.cluster.config.request_timeout_ms

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire.messages.log import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
 from consumer_coord.wire.schema import ZERO_UUID
 
@@ -149,7 +149,5 @@ def _topics(named: Mapping[Key, Wanted], version: int) -> Sequence[FetchTopic]:
 
 
 def _forgotten(gone: Sequence[Key]) -> Sequence[ForgottenTopic]:
-    topics: dict[tuple[str, uuid.UUID], list[int]] = {}
-    for partition, topic_id in gone:
-        topics.setdefault((partition.topic, topic_id), []).append(partition.partition)
+    topics = grouped(((partition.topic, topic_id), partition.partition) for partition, topic_id in gone)
     return [ForgottenTopic(topic=name, topic_id=topic_id, partitions=rows) for (name, topic_id), rows in topics.items()]

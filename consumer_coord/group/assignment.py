@@ -107,18 +107,17 @@ class AssignmentState:
     def withdraw(self) -> None:
         """Remove from the target every partition that the application does not own, so that a leaving member adds none."""
         with self._lock:
-            self._target = attrs.evolve(
-                self._target, number=self._target.number + 1, partitions=self._target.partitions & self._present
-            )
+            self._aim_at(self._target.partitions & self._present)
             self._seen = self._target.number
+
+    def _aim_at(self, partitions: frozenset[TopicPartition]) -> None:
+        self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=partitions)
 
     def revoke_all(self) -> bool:
         """Request the revocation of all partitions before an eager member joins; return True if none is owned."""
         with self._lock:
             # To release partitions of the target that the application never owned, it is enough not to name them in JoinGroup.
-            self._target = attrs.evolve(
-                self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
-            )
+            self._aim_at(frozenset(self._target.partitions & self._held.keys()))
             self._revoke_all = True
             return not self._present
 
@@ -128,7 +127,7 @@ class AssignmentState:
             kept = frozenset(partition for partition in self._target.partitions if partition.topic in topics)
             if kept != self._target.partitions:
                 seen = self._seen == self._target.number
-                self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=kept)
+                self._aim_at(kept)
                 if seen:
                     # No rebalance completed, so the application receives a change only if it must revoke partitions.
                     self._seen = self._target.number
@@ -226,9 +225,7 @@ class AssignmentState:
 
     def ownership(self, partition: TopicPartition) -> int | None:
         """Return the current ownership of a partition, or None if the partition is not owned or was lost."""
-        with self._lock:
-            holding = self._held.get(partition)
-            return None if holding is None or holding.lost else holding.ownership
+        return self.ownerships([partition])[partition]
 
     def ownerships(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """Return the ownership of each partition at one moment, None for a partition that is not owned or was lost."""

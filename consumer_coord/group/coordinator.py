@@ -128,13 +128,14 @@ class ConsumerCoordinator:
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Subscribe to named topics, replacing the previous subscription."""
-        self._subscribe(to_topics(topics))
+        self.subscribe_to(to_topics(topics))
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
         """Subscribe to every topic whose whole name matches, now and later (Java's ``subscribe(Pattern)``)."""
-        self._subscribe(to_pattern(pattern))
+        self.subscribe_to(to_pattern(pattern))
 
-    def _subscribe(self, subscription: TopicSubscription) -> None:
+    def subscribe_to(self, subscription: TopicSubscription) -> None:
+        """Replace the previous subscription."""
         self._check_open()
         self.protocol.subscribe(subscription)
 

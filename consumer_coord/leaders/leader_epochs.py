@@ -10,9 +10,9 @@ import attrs
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import Broker, Metadata, by_leader
+from consumer_coord.net.metadata import Broker, by_leader
 from consumer_coord.printable import get_logger
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
@@ -43,7 +43,8 @@ async def epoch_ends(
     found: dict[TopicPartition, EpochEnd] = {}
 
     async def ask(leader: Broker, partitions: Sequence[TopicPartition]) -> None:
-        request = _request(cluster.metadata, {partition: wanted[partition] for partition in partitions})
+        topics = cluster.metadata.topics
+        request = epochs_request({one: (topics[one.topic].leader_epochs[one.partition], wanted[one]) for one in partitions})
         try:
             answer = await cluster.request(
                 leader, request, timeout_ms=cluster.config.request_timeout_ms, patience_ms=max(1.0, timeout_ms)
@@ -67,13 +68,12 @@ async def epoch_ends(
     return {partition: end for partition, end in found.items() if partition in wanted}
 
 
-def _request(metadata: Metadata, wanted: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
-    topics: dict[str, list[OffsetForLeaderPartition]] = {}
-    for (topic, number), epoch in wanted.items():
-        row = OffsetForLeaderPartition(
-            partition=number, current_leader_epoch=metadata.topics[topic].leader_epochs[number], leader_epoch=epoch
-        )
-        topics.setdefault(topic, []).append(row)
+def epochs_request(wanted: Mapping[TopicPartition, tuple[int, int]]) -> OffsetForLeaderEpochRequest:
+    """Return the request for the ends of leader epochs; ``wanted`` is partition -> (the leader's epoch, the wanted epoch)."""
+    topics = grouped(
+        (topic, OffsetForLeaderPartition(partition=number, current_leader_epoch=current, leader_epoch=epoch))
+        for (topic, number), (current, epoch) in wanted.items()
+    )
     return OffsetForLeaderEpochRequest(
         replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=topic, partitions=rows) for topic, rows in topics.items()]
     )

@@ -7,6 +7,7 @@ One :class:`ClusterClient` serves every member of a process with the same connec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -263,8 +264,7 @@ class ClusterClient:
 
     def refresh_soon(self) -> None:
         """Refresh the metadata in the background, for example after NOT_LEADER, an unknown topic or a lost broker."""
-        self._refresh_at = min(self._refresh_at, now())
-        self._wake.set()
+        self.refresh_later(0)
 
     def refresh_later(self, after_ms: float) -> None:
         """Refresh the metadata in the background, ``after_ms`` from now unless another refresh is due earlier."""
@@ -347,11 +347,9 @@ class ClusterClient:
             pause_s = min(self._refresh_at - now(), self.config.metadata_max_age_ms / 1000)
             if pause_s > 0:
                 self._wake.clear()
-                try:
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._wake.wait()
-                except TimeoutError:
-                    continue
                 continue
             if not self._watches:
                 self._refresh_at = now() + self.config.metadata_max_age_ms / 1000

@@ -162,15 +162,11 @@ class Connection:
                     connection.versions = versions
                 if authenticator is not None:
                     await connection._authenticate(authenticator)
-        except TimeoutError as error:
+        except BaseException as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, CoordinatorError):
-                raise
-            raise RequestTimedOutError(f"{address} was not ready for requests within {timeout_ms} ms") from error
-        except BaseException:
-            if connection is not None:
-                connection.close()
+            if isinstance(error, TimeoutError) and not isinstance(error, CoordinatorError):
+                raise RequestTimedOutError(f"{address} was not ready for requests within {timeout_ms} ms") from error
             raise
         return connection
 

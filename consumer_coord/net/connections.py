@@ -11,7 +11,7 @@ the shared connections that have been idle for some seconds, at most two stay op
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +56,11 @@ class _Endpoint:
     #: True after a connection failed. The next connection then sends ApiVersions, because the broker may have been upgraded.
     ask_versions: bool = False
 
+    @property
+    def open(self) -> Connection | None:
+        """The shared connection if it is open."""
+        return None if self.shared is None or self.shared.closed else self.shared
+
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
     """Take from the pool the connection with the latest response; return None if the last response was too long ago."""
@@ -78,7 +83,7 @@ class Connections:
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
-        self._endpoints: dict[tuple[str, int], _Endpoint] = {}
+        self._endpoints: defaultdict[tuple[str, int], _Endpoint] = defaultdict(_Endpoint)
         #: The error of the last connection that failed because of credentials or TLS; None after a later connection succeeded.
         self.refusal: AuthenticationError | None = None
         #: True after a connection succeeded; False again after a broker refused the credentials or TLS of a connection.
@@ -100,19 +105,15 @@ class Connections:
     def open_connection(self, broker: Broker) -> Connection | None:
         """Return the shared connection to a broker if it is open, for requests that must not wait, such as a leave at exit."""
         endpoint = self._endpoints.get((broker.host, broker.port))
-        if endpoint is None or endpoint.shared is None or endpoint.shared.closed:
-            return None
-        return endpoint.shared
+        return None if endpoint is None else endpoint.open
 
     def load(self, broker: Broker) -> tuple[bool, bool, int]:
         """Return a sort key, lower for better brokers: (in backoff, not connected, number of requests in flight)."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         if endpoint is None:
             return False, True, 0
-        backing_off = endpoint.not_before > now()
-        if endpoint.shared is None or endpoint.shared.closed:
-            return backing_off, True, 0
-        return backing_off, False, endpoint.shared.in_flight
+        connection = endpoint.open
+        return endpoint.not_before > now(), connection is None, 0 if connection is None else connection.in_flight
 
     def failing(self, broker: Broker) -> bool:
         """Return whether the last attempt to connect to a broker failed."""
@@ -126,7 +127,7 @@ class Connections:
 
         ``cluster_id``: see :meth:`shared`.
         """
-        endpoint = self._endpoint(broker)
+        endpoint = self._endpoints[broker.host, broker.port]
         connection = _kept(endpoint)
         if connection is None:
             connection = await self._connect(broker, endpoint, deadline, cluster_id, self._known_versions(endpoint))
@@ -162,9 +163,9 @@ class Connections:
         ``cluster_id``: the broker's cluster, if known. Raise :class:`~consumer_coord.errors.DisconnectedError` with
         REBOOTSTRAP_REQUIRED if another broker now has this broker's address.
         """
-        endpoint = self._endpoint(broker)
-        if endpoint.shared is not None and not endpoint.shared.closed:
-            return endpoint.shared
+        endpoint = self._endpoints[broker.host, broker.port]
+        if (connection := endpoint.open) is not None:
+            return connection
         if endpoint.opening is None or endpoint.opening.done():
             setup = Deadline.after(self._config.connection_setup_timeout_ms)
             endpoint.opening = asyncio.create_task(
@@ -198,7 +199,7 @@ class Connections:
             self._sweeping.cancel()
             self._sweeping = None
         loop = asyncio.get_running_loop()
-        open_ = [one.shared for one in self._endpoints.values() if one.shared is not None and not one.shared.closed]
+        open_ = [one for endpoint in self._endpoints.values() if (one := endpoint.open) is not None]
         open_.sort(key=lambda connection: connection.last_used, reverse=True)
         # As in librdkafka, 0 means that idle connections are never closed.
         max_idle_s = self._config.connections_max_idle_ms / 1000 or float("inf")
@@ -218,9 +219,8 @@ class Connections:
 
         So when fifty members start, the process sends ApiVersions once instead of fifty times.
         """
-        if endpoint.ask_versions or endpoint.shared is None or endpoint.shared.closed:
-            return None
-        return endpoint.shared.versions
+        connection = endpoint.open
+        return None if endpoint.ask_versions or connection is None else connection.versions
 
     async def _connect(
         self,
@@ -235,7 +235,7 @@ class Connections:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
         timeout_ms = int(max(1, deadline.within(self._config.connection_setup_timeout_ms)))
-        if not any(one.shared is not None and not one.shared.closed for one in self._endpoints.values()):
+        if not any(one.open for one in self._endpoints.values()):
             self._reach.trying(broker.address)
         try:
             connection = await Connection.open(
@@ -277,21 +277,11 @@ class Connections:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await require_no_sasl(connection)
-        except TimeoutError as error:
+        except BaseException as error:
             connection.close()
-            if isinstance(error, CoordinatorError):
-                raise
-            raise timed_out(f"asking {connection.address} whether it expects SASL", timeout_ms) from error
-        except BaseException:
-            connection.close()
+            if isinstance(error, TimeoutError) and not isinstance(error, CoordinatorError):
+                raise timed_out(f"asking {connection.address} whether it expects SASL", timeout_ms) from error
             raise
-
-    def _endpoint(self, broker: Broker) -> _Endpoint:
-        address = broker.host, broker.port
-        endpoint = self._endpoints.get(address)
-        if endpoint is None:
-            endpoint = self._endpoints[address] = _Endpoint()
-        return endpoint
 
     def _check_open(self) -> None:
         if self._closed:

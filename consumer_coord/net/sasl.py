@@ -1,17 +1,17 @@
 """SASL authentication on a fresh connection, and again before its session ends (KIP-152, KIP-368).
 
-A *mechanism* creates an *exchange* for each authentication. The exchange produces this client's tokens and processes the
-broker's tokens. :class:`SaslAuthenticator` runs the exchange of any mechanism. Error messages name the address, the setting and
-the remedy, and never contain a secret.
+A *mechanism* produces this client's tokens and processes the broker's tokens. :class:`SaslAuthenticator` sends the tokens of
+any mechanism. Error messages name the address, the setting and the remedy, and never contain a secret.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
@@ -51,14 +51,8 @@ def described_as(callback: Any) -> str:
     return callback.described_as if isinstance(callback, KeptTokens) else "oauth_cb"
 
 
-class Exchange(Protocol):
-    """The tokens of one authentication, computed one after the other."""
-
-    async def first(self) -> bytes:
-        """Return the first token."""
-
-    async def respond(self, challenge: bytes) -> bytes | None:
-        """Return the response to the broker's token; None after the last token."""
+#: Sends this client's token, and returns the broker's token.
+Send = Callable[[bytes], Awaitable[bytes]]
 
 
 class Mechanism(Protocol):
@@ -76,8 +70,8 @@ class Mechanism(Protocol):
     def remedy(self) -> str:
         """Advice for error texts: the settings to check if the broker refuses."""
 
-    def start(self) -> Exchange:
-        """Begin an authentication."""
+    async def exchange(self, send: Send) -> None:
+        """Send all tokens of one authentication, and check the broker's tokens."""
 
     def scrub(self, text: str) -> str:
         """Return ``text``, which came from the broker or a callback, without the secrets of this mechanism."""
@@ -114,22 +108,9 @@ class Plain(_WithPassword):
     name = "PLAIN"
     remedy = "check sasl.username and sasl.password"
 
-    def start(self) -> Exchange:
-        """Begin an authentication."""
-        return _OneToken(b"\0" + self.username.encode() + b"\0" + self.password.encode())
-
-
-class _OneToken:
-    """An exchange of a single token, to which the broker responds with an empty token."""
-
-    def __init__(self, token: bytes) -> None:
-        self._token = token
-
-    async def first(self) -> bytes:
-        return self._token
-
-    async def respond(self, challenge: bytes) -> bytes | None:
-        return None
+    async def exchange(self, send: Send) -> None:
+        """Send the name and the password; the broker's token is empty."""
+        await send(b"\0" + self.username.encode() + b"\0" + self.password.encode())
 
 
 # -- SCRAM ----------------------------------------------------------------------------------------------------------
@@ -143,39 +124,31 @@ class Scram(_WithPassword):
     environment: Environment = attrs.field(repr=False)
     remedy = "check sasl.username and sasl.password, and that the broker has a SCRAM credential of this mechanism for the user"
 
-    def start(self) -> Exchange:
-        """Begin an authentication."""
-        return _ScramExchange(self)
-
-
-class _ScramExchange:
-    def __init__(self, scram: Scram) -> None:
+    async def exchange(self, send: Send) -> None:
+        """Prove that this client knows the password, and check that the broker knows it, too."""
         from consumer_coord.net.scram import ScramClient
 
-        self._client = ScramClient(scram.name, scram.username, scram.password)
-        self._run_blocking = scram.environment.run_blocking
-        self._steps = 0
+        client = ScramClient(self.name, self.username, self.password)
+        challenge = await send(client.first().encode())
+        with _wrong_part():
+            # Run the thousands of hash rounds in a thread, because on the loop they would delay heartbeats.
+            final = await self.environment.run_blocking(functools.partial(client.final, challenge.decode()))
+        signature = await send(final.encode())
+        with _wrong_part():
+            client.check(signature.decode())
 
-    async def first(self) -> bytes:
-        return self._client.first().encode()
 
-    async def respond(self, challenge: bytes) -> bytes | None:
-        self._steps += 1
-        try:
-            message = challenge.decode()
-            if self._steps == 1:
-                # Run the thousands of hash rounds in a thread, because on the loop they would delay heartbeats.
-                final = await self._run_blocking(functools.partial(self._client.final, message))
-                return final.encode()
-            # Check the broker's signature, which proves that the broker knows the password.
-            self._client.check(message)
-        except ValueError as error:
-            from consumer_coord.net.scram import ScramError
+@contextlib.contextmanager
+def _wrong_part() -> Iterator[None]:
+    """Raise :class:`AuthenticationError` for a wrong token of the broker."""
+    try:
+        yield
+    except ValueError as error:
+        from consumer_coord.net.scram import ScramError
 
-            # A UnicodeDecodeError would quote the broker's message, so report only the type of such an error.
-            why = str(error) if isinstance(error, ScramError) else type(error).__name__
-            raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
-        return None
+        # A UnicodeDecodeError would quote the broker's message, so report only the type of such an error.
+        why = str(error) if isinstance(error, ScramError) else type(error).__name__
+        raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
 
 
 # -- OAUTHBEARER ----------------------------------------------------------------------------------------------------
@@ -304,32 +277,21 @@ class OAuthBearer:
         what = "what oauth_cb returns: the token's" if source == "oauth_cb" else f"{source}: the token's"
         return f"check {what} audience, scope and expiry must match what the listener accepts"
 
-    def start(self) -> Exchange:
-        """Begin an authentication."""
-        return _OAuthExchange(self.source)
+    async def exchange(self, send: Send) -> None:
+        """Send the token."""
+        token = await self.source.token()
+        fields = {"auth": f"Bearer {token.value}", **token.extensions}
+        challenge = await send(("n,,\x01" + "".join(f"{key}={value}\x01" for key, value in fields.items()) + "\x01").encode())
+        if challenge:
+            # A broker that refuses a token responds with the reason in JSON (RFC 7628, section 3.2.2). The broker would send a
+            # final error only after another message of this client, and the final error would contain no further information.
+            why = self.source.scrub(_why_refused(challenge))
+            self.source.forget()
+            raise AuthenticationError(f"the broker refused the token ({why})")
 
     def scrub(self, text: str) -> str:
         """Return ``text`` without the token."""
         return self.source.scrub(text)
-
-
-class _OAuthExchange:
-    def __init__(self, source: TokenSource) -> None:
-        self._source = source
-
-    async def first(self) -> bytes:
-        token = await self._source.token()
-        fields = {"auth": f"Bearer {token.value}", **token.extensions}
-        return ("n,,\x01" + "".join(f"{key}={value}\x01" for key, value in fields.items()) + "\x01").encode()
-
-    async def respond(self, challenge: bytes) -> bytes | None:
-        if not challenge:
-            return None
-        # A broker that refuses a token responds with the reason in JSON (RFC 7628, section 3.2.2). The broker would send a
-        # final error only after another message of this client, and the final error would contain no further information.
-        why = self._source.scrub(_why_refused(challenge))
-        self._source.forget()
-        raise AuthenticationError(f"the broker refused the token ({why})")
 
 
 def _why_refused(challenge: bytes) -> str:
@@ -364,17 +326,20 @@ class SaslAuthenticator:
         """
         mechanism = self.mechanism
         await self._handshake(connection)
-        exchange = mechanism.start()
+        lifetime_ms = 0
+
+        async def send(token: bytes) -> bytes:
+            nonlocal lifetime_ms
+            answer = await connection.exchange(SaslAuthenticateRequest(auth_bytes=token))
+            if answer.error_code != error_codes.NONE:
+                detail = f": {answer.error_message}" if answer.error_message else ""
+                raise AuthenticationError(error_codes.error_name(answer.error_code) + detail, code=answer.error_code)
+            lifetime_ms = answer.session_lifetime_ms
+            challenge: bytes = answer.auth_bytes
+            return challenge
+
         try:
-            token: bytes | None = await exchange.first()
-            lifetime_ms = 0
-            while token is not None:
-                answer = await connection.exchange(SaslAuthenticateRequest(auth_bytes=token))
-                if answer.error_code != error_codes.NONE:
-                    detail = f": {answer.error_message}" if answer.error_message else ""
-                    raise AuthenticationError(error_codes.error_name(answer.error_code) + detail, code=answer.error_code)
-                lifetime_ms = answer.session_lifetime_ms
-                token = await exchange.respond(answer.auth_bytes)
+            await mechanism.exchange(send)
         except AuthenticationError as error:
             raise AuthenticationError(
                 f"control plane: {connection.address} and SASL {mechanism.name} for {mechanism.who}:"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -332,7 +333,7 @@ class MemberProcess:
         self.subscription = topics
         wanted = list(topics) if self.spec.pattern is None else [f"^{self.spec.pattern}$"]
         self._stage.history.note(self.name, f"subscribes to {', '.join(wanted)}")
-        await self._consumer.subscribe(wanted, self._on_assign, self._on_revoke, self._on_lost)
+        await self._consumer.subscribe(wanted, self._on_assign, partial(self._on_end, "revoke"), partial(self._on_end, "lost"))
 
     async def _turn(self, consumer: SimulatedConsumer) -> bool:
         """Run one turn of the application's loop; return True if the member was fenced and must end."""
@@ -485,8 +486,6 @@ class MemberProcess:
 
     async def _begin_or_drop_bounded(self, consumer: SimulatedConsumer) -> None:
         """Begin a bounded read, or abandon the current bounded read, with a small probability."""
-        if not self.spec.bounded:
-            return
         read = self._bounded
         if read is not None:
             if read.may_wait if self._stage.calm else self._bounds.random() < 0.05:
@@ -748,13 +747,7 @@ class MemberProcess:
         if found:
             await self._consumer.incremental_assign(found)
 
-    async def _on_revoke(self, _: Any, rows: Sequence[Row]) -> None:
-        await self._on_end("revoke", rows)
-
-    async def _on_lost(self, _: Any, rows: Sequence[Row]) -> None:
-        await self._on_end("lost", rows)
-
-    async def _on_end(self, kind: str, rows: Sequence[Row]) -> None:
+    async def _on_end(self, kind: str, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_{kind} {listed(partitions, 1000)}")
@@ -814,16 +807,9 @@ class MemberProcess:
     async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
         """Cancel a call other than poll."""
         held = [native(partition) for partition in self._holdings]
-        calls: list[Coroutine[Any, Any, Any]] = [
-            consumer.position(held),
-            consumer.committed(held[:1], timeout=2.0),
-        ]
-        chosen = self._random.randrange(len(calls))
-        for index, call in enumerate(calls):
-            if index != chosen:
-                call.close()
+        call = consumer.committed(held[:1], timeout=2.0) if self._random.randrange(2) else consumer.position(held)
         with self._reported("a cancelled call"):
-            await self._calls.cancelled(calls[chosen], self._plan)
+            await self._calls.cancelled(call, self._plan)
 
     async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
         """Do nothing here: with this action, the next callback of a drawn kind raises an exception."""
@@ -915,22 +901,22 @@ class MemberProcess:
             found = await consumer.getmany(*self._chosen(), timeout_ms=1_500, max_records=self.spec.batch)
             return [message for messages in found.values() for message in messages]
 
-        if self.spec.columns:
-            return await self._cut_decoding(consumer, cut)
-        # With enable.partition.eof, getmany() would raise the event for the end of a partition.
-        return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
+        return await self._cut_messages(consumer, getmany, cut)
 
     async def _cut_getone(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
         async def getone() -> list[Any]:
             return [await consumer.getone(*self._chosen())]
 
-        if self.spec.columns:
-            return await self._cut_decoding(consumer, cut)
-        return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
+        return await self._cut_messages(consumer, getone, cut)
 
-    async def _cut_decoding(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
-        """Cancel ``consume_arrow`` at one of its first awaits, between which the consumer decodes available records."""
-        return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
+    async def _cut_messages(
+        self, consumer: SimulatedConsumer, call: Callable[[], Coroutine[Any, Any, list[Any]]], cut: Cut
+    ) -> list[Any]:
+        if self.spec.columns:
+            # Cancel ``consume_arrow`` at one of its first awaits, between which the consumer decodes available records.
+            return await self._cut_poll(consumer, attrs.evolve(cut, step=cut.step % 3, after_s=0.0))
+        # With enable.partition.eof, the call would raise the event for the end of a partition.
+        return [] if self.spec.eof else await self._cut_read(consumer, call(), cut)
 
     async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
         result = None

@@ -48,6 +48,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Container
 
 from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
@@ -108,7 +109,7 @@ class Checkers:
         self._serving = serving
         self.first_record = first_record
         self.agreed = agreed
-        self._truths: dict[TopicPartition, PartitionTruth] = {}
+        self._truths: defaultdict[TopicPartition, PartitionTruth] = defaultdict(PartitionTruth)
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
         #: The time at which the group last became a classic group.
@@ -157,7 +158,7 @@ class Checkers:
             return
         stored = offsets_topic.decode_offset_value(value)
         offset = stored.offset
-        truth = self._truth(partition)
+        truth = self._truths[partition]
         client = self._serving()
         self.commits += 1
         self._history.note("log", f"{partition} committed {offset} by {client}")
@@ -399,24 +400,24 @@ class Checkers:
         holding = Holding(owner, partition, self._clock(), self._holdings, self._in_group(owner), before)
         if self._clock() < self._recreated_at.get(partition, -math.inf) + _OLD_METADATA_S:
             holding.may_begin = 1
-        holding.adrift = self._truth(partition).adrift
+        holding.adrift = self._truths[partition].adrift
         holders.append(holding)
         if len(holders) > 1:
             self._shared[partition] = None
-        self._truth(partition).holdings.append(holding)
+        self._truths[partition].holdings.append(holding)
         self._history.note(owner.name, f"begins to hold {partition} in generation {owner.generation}")
         self.step()
         return holding
 
     def committed_now(self, partition: TopicPartition) -> int:
         """Return the group's committed offset in the log, or -1 without a commit."""
-        return self._truth(partition).committed
+        return self._truths[partition].committed
 
     def starts(self, holding: Holding, offset: int, *, log_start: int) -> None:
         """Check the start offset of a member that begins to read."""
         self.step()
         partition = holding.partition
-        truth = self._truth(partition)
+        truth = self._truths[partition]
         holding.start = holding.position = offset
         self._history.note(holding.owner.name, f"starts {partition} at {offset}")
         if partition in self._deleted:
@@ -457,7 +458,7 @@ class Checkers:
 
     def sought(self, holding: Holding, offset: int) -> None:
         """Record a seek, by which the application chooses to skip records."""
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         self._history.note(holding.owner.name, f"seeks {holding.partition} to {offset}")
         if holding.start is None:
             holding.start = offset
@@ -482,7 +483,7 @@ class Checkers:
         these records, or if another task makes the call.
         """
         start, end, present, cut_at = run.start, run.end, run.present, run.cut_at
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
             raise Violation("callbacks", f"{name} delivered {start} of {partition}, which it no longer owned ({holding.ended})")
@@ -509,7 +510,7 @@ class Checkers:
 
     def _resumes(self, holding: Holding, start: int, log_start: int) -> None:
         """Check the first delivery of an owner after a truncation, and move the owner's position back."""
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         if holding.adrift:
             truth.covered = max(truth.covered, start)
             holding.start = holding.position = start
@@ -528,7 +529,7 @@ class Checkers:
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
         """Record that an unclean leader election removed the records from ``offset`` on. New records get the same offsets."""
-        truth = self._truth(partition)
+        truth = self._truths[partition]
         if truth.committed > offset and truth.committed_epoch < 0:
             truth.adrift = True
             for holding in truth.holdings:
@@ -573,7 +574,7 @@ class Checkers:
 
         Until then the member keeps the old position.
         """
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         looked_up = holding.start is None and holding.owner.reset != "earliest"
         if present and (looked_up or self.sought_anew(holding)) and holding not in truth.holdings:
             # The member chose a start after the topic was recreated. Earlier records need not be read. The offset may be out of
@@ -594,12 +595,12 @@ class Checkers:
 
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
         """Record that retention deleted the records before this offset."""
-        truth = self._truth(partition)
+        truth = self._truths[partition]
         truth.covered = max(truth.covered, log_start)
         truth.log_starts.add(log_start)
 
     def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         holding.sought_only = False
         # If the holding is not in ``truth.holdings``, the member still reads the deleted topic: processing these records covers
         # no record of the new topic.
@@ -636,7 +637,7 @@ class Checkers:
 
     def committed_by(self, holding: Holding) -> int:
         """Return the offset of the owner's last commit in the log, or -1 if the owner has not committed."""
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         return truth.committed if truth.committed_by is holding else -1
 
     def acknowledged(self, holding: Holding, offset: int) -> None:
@@ -671,7 +672,7 @@ class Checkers:
         holders = self._holders.get(holding.partition, [])
         if holding in holders:
             holders.remove(holding)
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         if holding.may_begin and holding not in truth.holdings:
             truth.ended.append(holding)
         if len(holders) < 2:
@@ -687,7 +688,7 @@ class Checkers:
         ``beside``: the last delivery is not finished, because processing raised an exception, or because the task that closes
         the consumer is not the task that reads.
         """
-        truth = self._truth(holding.partition)
+        truth = self._truths[holding.partition]
         if holding.start is None or holding not in truth.holdings or truth.went_back:
             return
         if holding.resumes_at is not None:
@@ -705,7 +706,7 @@ class Checkers:
 
     def covered(self, partition: TopicPartition) -> int:
         """Return the offset of the first record that was not processed yet."""
-        return self.first_record(partition, self._truth(partition).covered)
+        return self.first_record(partition, self._truths[partition].covered)
 
     def next_offset(self, holding: Holding) -> int:
         """Return the offset of the next record that an owner must deliver; before the first delivery, the committed offset."""
@@ -731,7 +732,7 @@ class Checkers:
 
     def went_back(self, partition: TopicPartition) -> bool:
         """Return whether the last commit was older than the commit that it replaced."""
-        return self._truth(partition).went_back
+        return self._truths[partition].went_back
 
     def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
         """Return whether a reader beyond the committed offset lost the partition when the group became a classic group.
@@ -739,7 +740,7 @@ class Checkers:
         After that, the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
         Kafka.
         """
-        truth = self._truth(partition)
+        truth = self._truths[partition]
         return any(
             holding.ended == "lost" and holding.began <= self._became_classic_at and holding.position > truth.committed
             for holding in truth.holdings
@@ -748,9 +749,3 @@ class Checkers:
     def holders(self, partition: TopicPartition) -> list[Holding]:
         """Return the :class:`Holding` of each current owner of a partition."""
         return list(self._holders.get(partition, ()))
-
-    def _truth(self, partition: TopicPartition) -> PartitionTruth:
-        truth = self._truths.get(partition)
-        if truth is None:
-            truth = self._truths[partition] = PartitionTruth()
-        return truth

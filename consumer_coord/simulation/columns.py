@@ -20,7 +20,7 @@ from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.holdings import Holding, Run
 from consumer_coord.simulation.record_log import RecordedLog, Row
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, grouped
 
 #: The columns that an application reads.
 WANTED = ("topic", "partition", "offset", "value")
@@ -41,11 +41,9 @@ def delivery_of(batch: ArrowColumns) -> list[Delivery]:
     """Return a list with the batch, or an empty list for a batch without records."""
     if not len(batch):
         return []
-    rows: dict[TopicPartition, list[Row]] = {}
     columns = pyarrow().record_batch(batch).to_pydict()
-    for topic, number, offset, value in zip(*(columns[name] for name in WANTED), strict=True):
-        rows.setdefault(TopicPartition(topic, number), []).append((offset, value))
-    return [Delivery(batch, rows)]
+    rows = zip(*(columns[name] for name in WANTED), strict=True)
+    return [Delivery(batch, grouped((TopicPartition(topic, number), (offset, value)) for topic, number, offset, value in rows))]
 
 
 def pyarrow() -> Any:

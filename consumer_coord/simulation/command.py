@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import math
 import multiprocessing
@@ -164,7 +165,7 @@ def _deployment(args: argparse.Namespace) -> int:
         return 1
     print(deployment.describe(result))
     if "json" in args:
-        deployment.write_json(result, args.json)
+        args.json.write_text(json.dumps(result.figures(), indent=2) + "\n")
     if "report" in args:
         write_report(result, args.report)
         print(f"report: {args.report}")
@@ -186,36 +187,28 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
 
 @attrs.frozen
 class Drawing:
-    """The properties of scenarios that the flags set. The seed determines all other properties."""
+    """The properties of scenarios that the flags ``--fault-…`` set. The seed determines all other properties."""
 
-    members: int | None
-    fault_seconds: int
+    members: int | None = None
     protocol: str = "classic"
     reads: str = "messages"
+    seconds: int = _FAULT_SECONDS
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
         """Return the properties that the flags of the command line set."""
-        flags = vars(args)
-        return cls(
-            flags.get("fault_members"),
-            flags.get("fault_seconds", _FAULT_SECONDS),
-            flags.get("fault_protocol", "classic"),
-            flags.get("fault_reads", "messages"),
-        )
+        return cls(**{name.removeprefix("fault_"): value for name, value in vars(args).items() if name in _DRAWN})
 
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of one seed."""
-        scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.fault_seconds * 1000)
+        scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.seconds * 1000)
         scenario = with_protocol(scenario, self.protocol)
         return with_reads(with_more_commits(scenario) if self.reads == "any" else scenario, self.reads)
 
     def __str__(self) -> str:
         """Return, as text, the flags without which the seed draws a different scenario."""
-        members = "" if self.members is None else f" --fault-members {self.members}"
-        members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
-        members += "" if self.reads == "messages" else f" --fault-reads {self.reads}"
-        return members + ("" if self.fault_seconds == _FAULT_SECONDS else f" --fault-seconds {self.fault_seconds}")
+        given = attrs.asdict(self, filter=lambda attribute, value: value != attribute.default)
+        return "".join(f" --fault-{name} {value}" for name, value in given.items())
 
 
 def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:

@@ -14,7 +14,7 @@ from consumer_coord.config import Config, CoordinatorConfig
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
+from consumer_coord.consumer.librdkafka.rows import Positions, Rows, committed_rows
 from consumer_coord.environment import RunBlocking
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
@@ -117,7 +117,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
 
     async def commit_now(self, timeout: float, wanted: Positions | None = None) -> Rows:
         """Commit the given positions, or all finished positions, and wait for the response."""
-        rows = await self.commit(None, None if wanted is None else to_rows(wanted, {}), asynchronous=False, timeout=timeout)
+        rows = await self.commit(None, None if wanted is None else committed_rows(wanted), asynchronous=False, timeout=timeout)
         assert rows is not None
         return rows
 
@@ -128,7 +128,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
             if not positions:
                 return None
             await engine.commits.make_room()
-            return engine.commit_later(positions)
+            return engine.commit_later(engine.entries(positions))
 
     async def commit_batch_later(self, batch: ArrowColumns) -> Ticket:
         """Commit a batch without waiting, like :meth:`commit_later`."""
@@ -136,7 +136,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
         assert entries is not None
         async with self._used() as engine:
             await engine.commits.make_room()
-            return engine.commit_later({partition: entry.position for partition, entry in entries.items()}, entries)
+            return engine.commit_later(entries)
 
     async def _report_outcomes(self) -> None:
         for ticket in self.engine.commits.take():

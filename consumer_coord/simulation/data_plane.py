@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.broker.topics import Partition
 from consumer_coord.consumer.data_plane import Sink
+from consumer_coord.consumer.deliveries import Span
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.process import Process
@@ -33,35 +34,14 @@ _RETRY_S = 0.4
 _UNKNOWN_TOPIC_S = 1.0
 
 
-class SimulatedMessage:
+@attrs.define(eq=False, repr=False)
+class SimulatedMessage(Span):
     """A message of the simulated librdkafka: a record or an event."""
 
-    __slots__ = ("_epoch", "_error", "_offset", "_partition", "_topic", "log")
-
-    def __init__(
-        self,
-        partition: TopicPartition,
-        offset: int,
-        epoch: int = -1,
-        error: KafkaError | None = None,
-        log: object = None,
-    ) -> None:
-        #: The log of the record, for checkers. A recreated topic has a different log.
-        self.log: object = log
-        self._topic, self._partition = partition
-        self._offset = offset
-        self._epoch = epoch
-        self._error = error
-
-    def topic(self) -> str:
-        """Return the topic, like ``confluent_kafka.Message.topic``. The methods below also behave like those of that class."""
-        return self._topic
-
-    def partition(self) -> int:
-        return self._partition
-
-    def offset(self) -> int:
-        return self._offset
+    _epoch: int = -1
+    _error: KafkaError | None = None
+    #: The log of the record, for checkers. A recreated topic has a different log.
+    log: object = None
 
     def leader_epoch(self) -> int | None:
         return None if self._epoch < 0 else self._epoch
@@ -71,7 +51,7 @@ class SimulatedMessage:
 
     def __repr__(self) -> str:
         what = "" if self._error is None else f" {self._error.name()}"
-        return f"{self._topic}-{self._partition}@{self._offset}{what}"
+        return f"{self.at}@{self.start}{what}"
 
 
 @attrs.frozen(kw_only=True)

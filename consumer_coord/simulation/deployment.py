@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import offsets_topic
 
 CHURNS = {
@@ -343,13 +342,7 @@ class _Group:
         deployment = self.deployment
         await self._phase("start", self._start_members(deployment.members))
         if deployment.churn != "none":
-            churn = {
-                "deploy": self._deploy,
-                "scale-out": self._scale_out,
-                "rack-loss": self._rack_loss,
-                "loss": self._loss,
-            }[deployment.churn]
-            await self._phase(deployment.churn, churn())
+            await self._phase(deployment.churn, getattr(self, f"_{deployment.churn.replace('-', '_')}")())
         for index, (member, since) in sorted(self.owner.items()):
             self.ownerships.append(Ownership(index, member, since, None))
 
@@ -385,9 +378,7 @@ class _Group:
         await asyncio.sleep(2 * self.deployment.poll_every_ms / 1000)
 
     async def _kill(self, hosts: Sequence[_Host]) -> None:
-        held: dict[int, list[TopicPartition]] = {}
-        for index, (member, _) in self.owner.items():
-            held.setdefault(member, []).append(self.partitions[index])
+        held = grouped((member, self.partitions[index]) for index, (member, _) in self.owner.items())
         for host in hosts:
             host.process.kill()
             self.network.vanish(host.process)
@@ -546,8 +537,3 @@ def describe(result: DeploymentResult) -> str:
             f" (longest {phase.longest_unowned_s:.1f} s), {phase.least} to {phase.most} partitions a member"
         )
     return "\n".join(lines)
-
-
-def write_json(result: DeploymentResult, path: Path) -> None:
-    """Write the figures as JSON."""
-    path.write_text(json.dumps(result.figures(), indent=2) + "\n")

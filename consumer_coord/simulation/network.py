@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
@@ -76,7 +76,7 @@ class SimulatedNetwork:
         self._random = random
         #: The number of :meth:`block` calls that were not undone, over all links.
         self._blocks = 0
-        self._links: dict[tuple[str, str], _Link] = {}
+        self._links: defaultdict[tuple[str, str], _Link] = defaultdict(_Link)
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
         self._connections: dict[_Connection, None] = {}
 
@@ -99,12 +99,12 @@ class SimulatedNetwork:
 
     def block(self, source: str, target: str) -> None:
         """Block frames from ``source`` to ``target``. Each call needs one :meth:`unblock`."""
-        self._link(source, target).blocked += 1
+        self._links[source, target].blocked += 1
         self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
         """Undo one :meth:`block`. When no block remains, send the delayed frames."""
-        link = self._link(source, target)
+        link = self._links[source, target]
         if link.blocked:
             link.blocked -= 1
             self._blocks -= 1
@@ -115,15 +115,11 @@ class SimulatedNetwork:
 
     def slow(self, source: str, target: str, extra_ms: float) -> None:
         """Delay frames by ``extra_ms`` from now on; 0 removes the additional delay."""
-        self._link(source, target).extra_ms = extra_ms
+        self._links[source, target].extra_ms = extra_ms
 
-    def disconnect(self, one: str, other: str | None = None) -> int:
-        """Break all connections of a host, or all connections between two hosts; return their number."""
-        hit = [
-            connection
-            for connection in self._connections
-            if one in connection.hosts and (other is None or other in connection.hosts)
-        ]
+    def disconnect(self, host: str) -> int:
+        """Break all connections of a host; return their number."""
+        hit = [connection for connection in self._connections if host in connection.hosts]
         for connection in hit:
             connection.break_off(f"the connection between {connection.client.name} and {connection.server_host} was reset")
         return len(hit)
@@ -144,15 +140,9 @@ class SimulatedNetwork:
 
     def passes_both_ways(self, one: str, other: str) -> bool:
         """Return whether the two links between two hosts are unblocked."""
-        return not self._blocks or not (self._link(one, other).blocked or self._link(other, one).blocked)
+        return not self._blocks or not (self._links[one, other].blocked or self._links[other, one].blocked)
 
     # -- links and connections --------------------------------------------------------------------------------------
-
-    def _link(self, source: str, target: str) -> _Link:
-        link = self._links.get((source, target))
-        if link is None:
-            link = self._links[source, target] = _Link()
-        return link
 
     def delay_s(self, link: _Link) -> float:
         """Draw the delay of the next frame on a link, in seconds."""
@@ -164,24 +154,20 @@ class SimulatedNetwork:
             latency_ms += link.extra_ms * (0.5 + draw())
         return latency_ms / 1000
 
-    def opened(self, connection: _Connection) -> None:
-        """Add a connection, so that :meth:`disconnect` can find it."""
-        self._connections[connection] = None
-
     def ended(self, connection: _Connection) -> None:
         """Remove a connection after both sides were notified of its end."""
         self._connections.pop(connection, None)
 
     async def connect(self, client: Process, host: str, port: int) -> Transport:
         """Open a connection. Wait while a link is blocked, like a client whose SYN gets no response."""
-        there, back = self._link(client.name, host), self._link(host, client.name)
+        there, back = self._links[client.name, host], self._links[host, client.name]
         await self._pass(there, client)
         await self._pass(back, client)
         server, process = self._servers.get((host, port), (None, None))
         if server is None or process is None or not server.up:
             raise DisconnectedError(f"{host}:{port} refused the connection")
         connection = _Connection(self, client, process, server, host, there, back)
-        self.opened(connection)
+        self._connections[connection] = None
         connection.start()
         return connection.transport
 

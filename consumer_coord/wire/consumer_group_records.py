@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
-from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.offsets_topic import decode_versioned, encode_versioned, version_of
 from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field
-from consumer_coord.wire.varint import read_uvarint, write_tagged_fields
 
 _VERSION_BYTES = 2
-_CLASSIC_MEMBER_TAG = 0
 
 
 class ConsumerGroupMetadataKey(Struct, versions="0"):
@@ -54,15 +50,15 @@ class ClassicProtocol(Struct):
     metadata: bytes = field(BYTES)
 
 
-class ClassicMemberMetadata(Struct, versions="0", flexible="0+"):
+class ClassicMemberMetadata(Struct):
     """The data that a member of the classic protocol sent in JoinGroup."""
 
     session_timeout_ms: int = field(INT32)
     supported_protocols: Sequence[ClassicProtocol] = field(array(ClassicProtocol))
 
 
-class _MemberMetadata(Struct, versions="0", flexible="0+"):
-    """The untagged fields of ``ConsumerGroupMemberMetadataValue``."""
+class ConsumerGroupMemberMetadataValue(Struct, versions="0", flexible="0+"):
+    """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol."""
 
     instance_id: str | None = field(STRING, nullable="0+", default=None)
     rack_id: str | None = field(STRING, nullable="0+", default=None)
@@ -72,45 +68,7 @@ class _MemberMetadata(Struct, versions="0", flexible="0+"):
     subscribed_topic_regex: str | None = field(STRING, nullable="0+", default=None)
     rebalance_timeout_ms: int = field(INT32, default=-1)
     server_assignor: str | None = field(STRING, nullable="0+", default=None)
-
-
-@attrs.frozen
-class ConsumerGroupMemberMetadataValue:
-    """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol.
-
-    The field ``classic_member_metadata`` is tagged, is a structure, and is None by default. Kafka always writes such a field,
-    after one byte that shows whether the structure is present. No message has such a field, so the tables do not support this
-    encoding, and this class has its own methods.
-    """
-
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    subscribed_topic_names: Sequence[str] = ()
-    subscribed_topic_regex: str | None = None
-    rebalance_timeout_ms: int = -1
-    server_assignor: str | None = None
-    classic_member_metadata: ClassicMemberMetadata | None = None
-
-    def encoded(self) -> bytes:
-        """Encode the version, then the value."""
-        fields = encode_versioned(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
-        classic = self.classic_member_metadata
-        payload = b"\0" if classic is None else b"\1" + encode(classic, 0)
-        return fields[:-1] + write_tagged_fields(((_CLASSIC_MEMBER_TAG, payload),))
-
-    @classmethod
-    def decoded(cls, data: bytes) -> ConsumerGroupMemberMetadataValue:
-        """Decode the value after its version; raise the errors of :func:`decode_value`."""
-        fields = decode_versioned(_MemberMetadata, data)
-        # The tagged fields begin where the other fields end.
-        payload = _tagged_field(data, len(encode_versioned(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
-        classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
-        return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
-
-
-_MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMetadata))
+    classic_member_metadata: ClassicMemberMetadata | None = field(ClassicMemberMetadata, nullable="0+", default=None, tag=0)
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Struct, versions="0"):
@@ -214,10 +172,10 @@ _KEYS: Mapping[int, type[Key]] = {
     16: ConsumerGroupRegularExpressionKey,
 }
 _TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
-#: Key -> the table of its values. There is no table for type 4, whose values are not read, or for type 5, whose code is
-#: written by hand.
-_VALUES: Mapping[type[Key], type[Struct]] = {
+#: Key -> the table of its values. There is no table for type 4, whose values are not read.
+_VALUES: Mapping[type[Key], type[Value]] = {
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
     ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
@@ -235,7 +193,7 @@ def encode_key(key: Key) -> bytes:
 
 def encode_value(value: Value) -> bytes:
     """Encode a value, preceded by its version, 0."""
-    return value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode_versioned(value, 0)
+    return encode_versioned(value, 0)
 
 
 def decode_key(data: bytes) -> Key:
@@ -252,22 +210,5 @@ def decode_value(key: Key, data: bytes) -> Value | None:
     Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError` for
     an unknown later version.
     """
-    if isinstance(key, ConsumerGroupMemberMetadataKey):
-        return ConsumerGroupMemberMetadataValue.decoded(data)
     value = _VALUES.get(type(key))
-    return None if value is None else cast("Value", decode_versioned(value, data))
-
-
-def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
-    """Return the bytes of one field of the tag buffer at ``position``; empty if the field is absent."""
-    try:
-        count, position = read_uvarint(data, position)
-        for _ in range(count):
-            tag, position = read_uvarint(data, position)
-            length, position = read_uvarint(data, position)
-            if tag == wanted:
-                return data[position : position + length]
-            position += length
-    except IndexError as error:
-        raise MalformedMessageError("the data ends within a tag buffer") from error
-    return b""
+    return None if value is None else decode_versioned(value, data)

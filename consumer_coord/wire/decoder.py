@@ -141,14 +141,14 @@ class _DecoderSource(Source):
                 for spec in tagged:
                     with self.block(f"{keyword} tag == {spec.tag}:"):
                         self._level += 1
-                        self._value(spec.kind, f"{target}.{spec.name}", nullable=self._version in spec.nullable)
+                        self._value(spec.kind, f"{target}.{spec.name}", nullable=self._version in spec.nullable, tagged=True)
                         self._flush()
                         self._level -= 1
                     keyword = "elif"
                 self.line(f"if pos > {end}: raise too_long({target}, tag, pos, {end})")
                 self.line(f"pos = {end}")
 
-    def _value(self, kind: Kind[Any], place: str, *, nullable: bool) -> None:
+    def _value(self, kind: Kind[Any], place: str, *, nullable: bool, tagged: bool = False) -> None:
         """Write the code that decodes one value into ``place``, a variable or an attribute."""
         if kind is UUID:
             self._read("16s", "raw")
@@ -164,20 +164,21 @@ class _DecoderSource(Source):
                 raw = "bytes(data[start:pos])" if self._views and kind is not RECORDS else "data[start:pos]"
                 self.line(f"{place} = {raw}" + (".decode()" if kind is STRING else ""))
         elif kind.struct is not None:
-            self._nested_struct(kind.struct, place, nullable)
+            self._nested_struct(kind.struct, place, nullable, tagged)
         else:
             assert kind.element is not None
             self._length("i")
             with self._null_check(place, nullable):
                 self._array(kind.element, place)
 
-    def _nested_struct(self, struct_class: type[Struct], place: str, nullable: bool) -> None:
+    def _nested_struct(self, struct_class: type[Struct], place: str, nullable: bool, tagged: bool) -> None:
         self._level += 1
         inner = f"struct{self._level}"
         if nullable:
             self._read("b", "present")
             self._flush()
-            with self.block("if present < 0:"):
+            # The first byte of a null structure is -1, or 0 in a tagged field.
+            with self.block(f"if present < {int(tagged)}:"):
                 self.line(f"{place} = None")
             with self.block("else:"):
                 self._struct(struct_class, inner)

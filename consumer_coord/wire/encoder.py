@@ -84,13 +84,15 @@ class _EncoderSource(Source):
         return None if spec.nullable.first > spec.nullable.last else False
 
     def _refuse_unless_default(self, spec: FieldSpec, value: str, owner: str) -> None:
+        self.line(f"if {self._is_set(spec, value)}: raise no_such_field({f'{owner}.{spec.name}'!r}, {self._version})")
+
+    def _is_set(self, spec: FieldSpec, value: str) -> str:
+        """Return the condition that a field does not have its default."""
         if spec.default is None:
-            unset = f"{value} is not None"
-        elif spec.kind.element is not None:
-            unset = f"{value} is None or len({value})"
-        else:
-            unset = f"{value} != {self.constant(spec.default)}"
-        self.line(f"if {unset}: raise no_such_field({f'{owner}.{spec.name}'!r}, {self._version})")
+            return f"{value} is not None"
+        if spec.kind.element is not None:
+            return f"{value} is None or len({value})"
+        return f"{value} != {self.constant(spec.default)}"
 
     def _tags(self, tagged: list[FieldSpec], source: str, owner: str) -> None:
         self._flush()
@@ -98,24 +100,23 @@ class _EncoderSource(Source):
         self.line(f"{fields} = []")
         for spec in sorted(tagged, key=lambda s: s.tag or 0):
             value = f"{source}.{spec.name}"
-            if spec.default is None:
-                condition = f"{value} is not None"
-            elif spec.kind.element is not None:
-                condition = f"{value} is None or len({value})"
+            if spec.kind.struct is not None and spec.default is None:
+                # As in Kafka, a structure that may be null is always written.
+                block = self.same_block()
             else:
-                condition = f"{value} != {self.constant(spec.default)}"
-            with self.block(f"if {condition}:"):
+                block = self.block(f"if {self._is_set(spec, value)}:")
+            with block:
                 self._level += 1
                 outer, self._write = self._write, f"parts{self._level}.append"
                 self.line(f"parts{self._level} = []")
-                self._value(spec.kind, value, f"{owner}.{spec.name}", self._nullability(spec))
+                self._value(spec.kind, value, f"{owner}.{spec.name}", self._nullability(spec), null_struct=b"\0")
                 self._flush()
                 parts, self._write = f"parts{self._level}", outer
                 self._level -= 1
                 self.line(f"{fields}.append(({spec.tag}, b''.join({parts})))")
         self.line(f"{self._write}(write_tagged_fields({fields}))")
 
-    def _value(self, kind: Kind[Any], value: str, name: str, nullable: bool | None) -> None:
+    def _value(self, kind: Kind[Any], value: str, name: str, nullable: bool | None, null_struct: bytes = b"\xff") -> None:
         if kind is UUID:
             self._pending.append(("16s", f"{value}.bytes"))
         elif kind.format:
@@ -138,7 +139,7 @@ class _EncoderSource(Source):
             self._flush_length("h" if kind is STRING else "i", name)
             self.line(f"{self._write}(raw)")
         elif kind.struct is not None:
-            self._nested_struct(kind.struct, value, nullable)
+            self._nested_struct(kind.struct, value, nullable, null_struct)
         else:
             assert kind.element is not None
             self._array(kind.element, value, name, nullable)
@@ -149,14 +150,14 @@ class _EncoderSource(Source):
         else:
             self.line(f"raise not_nullable({name!r}, {self._version})")
 
-    def _nested_struct(self, struct_class: type[Struct], value: str, nullable: bool | None) -> None:
+    def _nested_struct(self, struct_class: type[Struct], value: str, nullable: bool | None, null: bytes) -> None:
         self._level += 1
         inner = f"struct{self._level}"
         self.line(f"{inner} = {value}")
         if nullable:
             self._flush()
             with self.block(f"if {inner} is None:"):
-                self.line(f"{self._write}(b'\\xff')")
+                self.line(f"{self._write}({null!r})")
             with self.block("else:"):
                 self._pending.append(("b", "1"))
                 self._struct(struct_class, inner)

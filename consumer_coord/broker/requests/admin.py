@@ -66,10 +66,9 @@ def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice
             raise _RefusedError("the request names this topic twice", code=error_codes.INVALID_REQUEST)
         partitions, factor, assignments = _layout(node, wanted)
         configs = check_topic_configs({config.name: config.value for config in wanted.configs})
-    except ConfigurationError as error:
-        return _not_created(wanted, error_codes.INVALID_CONFIG, str(error))
-    except _RefusedError as error:
-        return _not_created(wanted, error.code, str(error))
+    except (_RefusedError, ConfigurationError) as error:
+        error_code = error.code or error_codes.INVALID_CONFIG
+        return CreatableTopicResult(name=wanted.name, error_code=error_code, error_message=str(error), configs=())
     topic_id = ZERO_UUID
     if not validate_only:
         topic = node.cluster.create_topic(
@@ -86,10 +85,6 @@ def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice
             CreatableTopicConfigs(name=name, value=value, config_source=_SOURCE_TOPIC) for name, value in configs.items()
         ),
     )
-
-
-def _not_created(wanted: CreatableTopic, error_code: int, message: str) -> CreatableTopicResult:
-    return CreatableTopicResult(name=wanted.name, error_code=error_code, error_message=message, configs=())
 
 
 def _layout(node: BrokerNode, wanted: CreatableTopic) -> tuple[int, int, Mapping[int, Sequence[int]] | None]:

@@ -7,13 +7,8 @@ import attrs
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages.consumer_group import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from consumer_coord.wire.messages.group import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     Coordinator,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -21,8 +16,6 @@ from consumer_coord.wire.messages.group import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -91,11 +84,6 @@ async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGro
     return await node.coordinator.sync_group(context, request)
 
 
-async def heartbeat(node: BrokerNode, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Serve Heartbeat."""
-    return await node.coordinator.heartbeat(context, request)
-
-
 async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Serve LeaveGroup. Up to version 2, the request has one member, and the response has only this member's error code."""
     if context.api_version >= 3:
@@ -121,13 +109,6 @@ async def delete_groups(node: BrokerNode, context: RequestContext, request: Dele
     """Serve DeleteGroups."""
     # A name that occurs twice in the request has only one result.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
-
-
-async def consumer_group_heartbeat(
-    node: BrokerNode, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
-    """Serve ConsumerGroupHeartbeat."""
-    return await node.coordinator.consumer_group_heartbeat(context, request)
 
 
 async def consumer_group_describe(

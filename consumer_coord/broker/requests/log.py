@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError
@@ -9,6 +13,7 @@ from consumer_coord.broker.partition_log import EARLIEST_TIMESTAMP, LATEST_TIMES
 from consumer_coord.broker.topics import Partition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.log import (
+    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -34,6 +39,8 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopicResponse,
 )
 
+T = TypeVar("T")
+
 #: The ``isolation_level`` of a consumer that must not read records of open or aborted transactions.
 READ_COMMITTED = 1
 _LEGAL_ACKS = (-1, 0, 1)
@@ -58,20 +65,20 @@ def _find(node: BrokerNode, topic: str, index: int, leader_epoch: int = _NO_EPOC
     return error_codes.NONE, partition
 
 
+def _by_topic(
+    kind: Callable[[str, Any], T], asked: Iterable[tuple[str, Iterable[Any]]], row: Callable[[str, Any], object]
+) -> tuple[T, ...]:
+    """Return for each requested topic a ``kind`` with the rows of the requested partitions."""
+    return tuple(kind(topic, tuple(row(topic, wanted) for wanted in partitions)) for topic, partitions in asked)
+
+
 # -- Produce
 
 
 async def produce(node: BrokerNode, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
     """Serve Produce: append batches; return None for acks=0, because this request has no response."""
-    response = ProduceResponse(
-        responses=tuple(
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=tuple(_append(node, request, topic.name, partition) for partition in topic.partition_data),
-            )
-            for topic in request.topic_data
-        )
-    )
+    asked = ((topic.name, topic.partition_data) for topic in request.topic_data)
+    response = ProduceResponse(responses=_by_topic(TopicProduceResponse, asked, partial(_append, node, request)))
     if request.acks == 0:
         failed = [p for topic in response.responses for p in topic.partition_responses if p.error_code]
         if failed:
@@ -122,18 +129,9 @@ async def init_producer_id(node: BrokerNode, context: RequestContext, request: I
 
 async def list_offsets(node: BrokerNode, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Serve ListOffsets: offsets for timestamps, or the first and end offsets of logs."""
-    return ListOffsetsResponse(
-        topics=tuple(
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    _list_offset(node, context.api_version, request.isolation_level, topic.name, wanted)
-                    for wanted in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
+    asked = ((topic.name, topic.partitions) for topic in request.topics)
+    row = partial(_list_offset, node, context.api_version, request.isolation_level)
+    return ListOffsetsResponse(topics=_by_topic(ListOffsetsTopicResponse, asked, row))
 
 
 def _list_offset(
@@ -163,15 +161,8 @@ async def offset_for_leader_epoch(
     node: BrokerNode, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Return the end offset of a leader epoch, by which a consumer checks whether its position still exists (KIP-320)."""
-    return OffsetForLeaderEpochResponse(
-        topics=tuple(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=tuple(_epoch_end(node, topic.topic, wanted) for wanted in topic.partitions),
-            )
-            for topic in request.topics
-        )
-    )
+    asked = ((topic.topic, topic.partitions) for topic in request.topics)
+    return OffsetForLeaderEpochResponse(topics=_by_topic(OffsetForLeaderTopicResult, asked, partial(_epoch_end, node)))
 
 
 def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
@@ -184,25 +175,16 @@ def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -
 
 async def delete_records(node: BrokerNode, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Serve DeleteRecords: delete the records before an offset; -1 deletes all records."""
-    return DeleteRecordsResponse(
-        topics=tuple(
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=tuple(
-                    _delete_records(node, topic.name, wanted.partition_index, wanted.offset) for wanted in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
+    asked = ((topic.name, topic.partitions) for topic in request.topics)
+    return DeleteRecordsResponse(topics=_by_topic(DeleteRecordsTopicResult, asked, partial(_delete_records, node)))
 
 
-def _delete_records(node: BrokerNode, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
-    error_code, partition = _find(node, topic, index)
+def _delete_records(node: BrokerNode, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    error_code, partition = _find(node, topic, wanted.partition_index)
     low_watermark = -1
     if partition is not None:
         log = partition.log
-        before = log.end_offset if offset == -1 else offset
+        before = log.end_offset if wanted.offset == -1 else wanted.offset
         if node.cluster.topics.by_name[topic].internal:
             error_code = error_codes.POLICY_VIOLATION
         elif not 0 <= before <= log.end_offset:
@@ -210,4 +192,6 @@ def _delete_records(node: BrokerNode, topic: str, index: int, offset: int) -> De
         else:
             log.delete_before(before)
             low_watermark = log.log_start_offset
-    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error_code)
+    return DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=error_code
+    )

@@ -12,6 +12,7 @@ import attrs
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
+from consumer_coord.topic_partition import grouped
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,
@@ -78,6 +79,7 @@ async def offset_commit(node: BrokerNode, context: RequestContext, request: Offs
     results: Sequence[CommitResult] = ()
     if commits:
         results = await node.coordinator.offsets.commit(context.api_version, committer, commits)
+    found = grouped(((result[0].topic, result[0].topic_id), result) for result in (*results, *unknown))
     return OffsetCommitResponse(
         topics=tuple(
             OffsetCommitResponseTopic(
@@ -88,16 +90,9 @@ async def offset_commit(node: BrokerNode, context: RequestContext, request: Offs
                     for commit, error_code in partitions
                 ),
             )
-            for (topic, topic_id), partitions in _by_topic([*results, *unknown])
+            for (topic, topic_id), partitions in found.items()
         )
     )
-
-
-def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUID], list[CommitResult]]]:
-    grouped: dict[tuple[str, uuid.UUID], list[CommitResult]] = {}
-    for result in results:
-        grouped.setdefault((result[0].topic, result[0].topic_id), []).append(result)
-    return list(grouped.items())
 
 
 async def offset_fetch(node: BrokerNode, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -213,12 +208,11 @@ async def offset_delete(node: BrokerNode, context: RequestContext, request: Offs
     error_code, deleted = await node.coordinator.offsets.delete(request.group_id, wanted)
     if error_code:
         return OffsetDeleteResponse(error_code=error_code)
-    grouped: dict[str, list[OffsetDeleteResponsePartition]] = {}
-    for name, index, partition_error in (*results, *deleted):
-        grouped.setdefault(name, []).append(OffsetDeleteResponsePartition(partition_index=index, error_code=partition_error))
+    rows = grouped(
+        (name, OffsetDeleteResponsePartition(partition_index=index, error_code=partition_error))
+        for name, index, partition_error in (*results, *deleted)
+    )
     return OffsetDeleteResponse(
         error_code=error_codes.NONE,
-        topics=tuple(
-            OffsetDeleteResponseTopic(name=name, partitions=tuple(partitions)) for name, partitions in grouped.items()
-        ),
+        topics=tuple(OffsetDeleteResponseTopic(name=name, partitions=tuple(partitions)) for name, partitions in rows.items()),
     )

@@ -65,7 +65,7 @@ SERVED: Mapping[int, Served] = {
     9: Served(1, 10, offsets.offset_fetch),
     10: Served(0, 5, group.find_coordinator),
     11: Served(0, 9, group.join_group),
-    12: Served(0, 4, group.heartbeat),
+    12: Served(0, 4, lambda node, *asked: node.coordinator.heartbeat(*asked)),
     13: Served(0, 5, group.leave_group),
     14: Served(0, 5, group.sync_group),
     15: Served(0, 6, group.describe_groups),
@@ -81,6 +81,6 @@ SERVED: Mapping[int, Served] = {
     42: Served(0, 3, group.delete_groups),
     47: Served(0, 0, offsets.offset_delete),
     60: Served(0, 1, metadata.describe_cluster),
-    68: Served(0, 1, group.consumer_group_heartbeat),
+    68: Served(0, 1, lambda node, *asked: node.coordinator.consumer_group_heartbeat(*asked)),
     69: Served(0, 1, group.consumer_group_describe),
 }

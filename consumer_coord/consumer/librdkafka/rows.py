@@ -13,7 +13,7 @@ from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_
 from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import ConfigurationError, CoordinatorError, NothingToCommitError
-from consumer_coord.group.commits import Ticket
+from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
@@ -42,9 +42,9 @@ class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  #
         return self._error
 
 
-def to_rows(wanted: Positions, result: CommitResult) -> Rows:
+def to_rows(entries: Mapping[TopicPartition, Entry], result: CommitResult) -> Rows:
     """Return the outcome of a commit in confluent-kafka's form: rows with an ``error``."""
-    return [_outcome(partition, position, result.get(partition)) for partition, position in wanted.items()]
+    return [_outcome(partition, entry.position, result.get(partition)) for partition, entry in entries.items()]
 
 
 def _outcome(partition: TopicPartition, position: OffsetAndMetadata, error: CoordinatorError | None) -> Any:
@@ -77,7 +77,7 @@ def known_positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadat
     return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
-def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+def to_commit(message: Message | None, rows: GivenRows | None) -> Positions | None:
     """Return the positions in a commit's arguments; None without arguments."""
     if message is not None and rows is not None:
         raise ValueError("message and offsets are mutually exclusive")
@@ -132,7 +132,6 @@ def commit_reports(tickets: Iterable[Ticket], *, wanted: bool) -> Iterator[tuple
         answers = ticket.answers
         error = next(filter(None, answers.values()), None)
         if wanted:
-            reported = [_outcome(one, entry.position, answers.get(one)) for one, entry in ticket.entries.items()]
-            yield None if error is None else to_kafka_error(error), reported
+            yield None if error is None else to_kafka_error(error), to_rows(ticket.entries, answers)
         elif error is not None:
             logger.warning("an asynchronous commit failed: %s", error)

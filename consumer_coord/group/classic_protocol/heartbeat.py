@@ -67,7 +67,7 @@ class Heartbeat:
         clock, session = self._clock, self._session
         while True:
             await self._pause()
-            if not session.heartbeats_wanted:
+            if not session.membership.heartbeats_wanted:
                 self._answered_at = now()
                 clock.calm()
                 if clock.next_at <= now():
@@ -76,7 +76,8 @@ class Heartbeat:
             if session.joining:
                 # This member already knows that the group rebalances, so early heartbeats are unnecessary.
                 clock.calm()
-            elif self.polls.expired and not session.ending:
+            elif self.polls.expired and not session.membership.ending:
+                # While the member leaves, it may wait for last commits, and the application no longer polls.
                 self.polls.report()
                 await session.poll_interval_exceeded()
                 continue

@@ -14,7 +14,7 @@ import attrs
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import requests
-from consumer_coord.group.classic_protocol.membership import MemberState
+from consumer_coord.group.classic_protocol.membership import Membership, MemberState
 from consumer_coord.group.classic_protocol.status import MemberStatus
 from consumer_coord.group.classic_protocol.waiting import AbandonedError, WaitingRequest
 from consumer_coord.group.error_steps import HEARTBEAT, Step, fatal, step_for
@@ -88,19 +88,14 @@ class ClassicSession:
         return self._status.membership.generation.member_id
 
     @property
-    def heartbeats_wanted(self) -> bool:
-        """True while there is a generation."""
-        return self._status.membership.heartbeats_wanted
+    def membership(self) -> Membership:
+        """The member's relation to its group."""
+        return self._status.membership
 
     @property
     def joining(self) -> bool:
         """True while JoinGroup waits."""
         return self._status.joining
-
-    @property
-    def ending(self) -> bool:
-        """True while the member leaves: last commits may wait for the coordinator, and the application no longer polls."""
-        return self._status.membership.ending
 
     @property
     def rebalancing(self) -> bool:

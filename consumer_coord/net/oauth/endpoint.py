@@ -9,8 +9,8 @@ import math
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 import attrs
@@ -29,68 +29,43 @@ _LARGEST_ANSWER = 1 << 20
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Ask:
     """The headers and the form of a request to the endpoint; a request without a form is a GET."""
 
-    headers: Mapping[str, str] = attrs.field(repr=False)
-    form: Mapping[str, str] | None = attrs.field(repr=False)
+    headers: Mapping[str, str]
+    form: Mapping[str, str] | None = None
     #: Secrets, which no error text may contain.
-    secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
-
-
-class Grant(Protocol):
-    """The credentials that the provider exchanges for a token."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the response's fields that may contain the token."""
-
-    def ask(self) -> Ask:
-        """Return the request to the token endpoint."""
-
-
-@attrs.frozen
-class ClientCredentials:
-    """``grant_type=client_credentials`` (RFC 6749, section 4.4)."""
-
-    client_id: str
-    client_secret: str = attrs.field(repr=False)
-    scope: str = ""
+    secrets: tuple[str, ...] = ()
+    #: The names of the response's fields that may contain the token.
     fields: tuple[str, ...] = ("access_token",)
 
-    def ask(self) -> Ask:
-        """Return the request, which sends the client's id and secret as HTTP basic authentication."""
-        pair = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
-        form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
-        return Ask({"Authorization": f"Basic {pair}"}, form, (self.client_secret, pair))
+
+def client_credentials(client_id: str, client_secret: str, scope: str) -> Ask:
+    """Return the request with ``grant_type=client_credentials`` (RFC 6749, section 4.4) and HTTP basic authentication."""
+    pair = base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
+    form = {"grant_type": "client_credentials", **_given(scope)}
+    return Ask({"Authorization": f"Basic {pair}"}, form, (client_secret, pair))
 
 
-@attrs.frozen
-class JwtBearer:
-    """``grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer`` (RFC 7523); ``assertion`` returns the assertion."""
-
-    assertion: Callable[[], str] = attrs.field(repr=False)
-    scope: str = ""
-    #: Some providers return an id token instead of an access token.
-    fields: tuple[str, ...] = ("access_token", "id_token")
-
-    def ask(self) -> Ask:
-        """Return the request, which sends the assertion as a form field."""
-        assertion = self.assertion()
-        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
-        return Ask({}, {**form, **({"scope": self.scope} if self.scope else {})}, (assertion,))
+def jwt_bearer(assertion: Callable[[], str], scope: str) -> Ask:
+    """Return the request with ``grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer`` (RFC 7523) and a new assertion."""
+    value = assertion()
+    form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": value, **_given(scope)}
+    # Some providers return an id token instead of an access token.
+    return Ask({}, form, (value,), ("access_token", "id_token"))
 
 
-@attrs.frozen
-class AzureInstance:
-    """``sasl.oauthbearer.metadata.authentication.type=azure_imds``: the identity of the virtual machine."""
+def azure_instance() -> Ask:
+    """Return the request with the identity of the virtual machine (``azure_imds``).
 
-    fields: tuple[str, ...] = ("access_token",)
+    Azure requires the header, which forwarded requests do not have.
+    """
+    return Ask({"Metadata": "true"})
 
-    def ask(self) -> Ask:
-        """Return the request, with the header that Azure requires and that forwarded requests do not have."""
-        return Ask({"Metadata": "true"}, None)
+
+def _given(scope: str) -> Mapping[str, str]:
+    return {"scope": scope} if scope else {}
 
 
 class _TryAgain(Exception):
@@ -102,14 +77,15 @@ class TokenEndpoint:
     """Fetches tokens from one endpoint."""
 
     url: str
-    grant: Grant
+    #: Returns the request, with the credentials that the provider exchanges for a token.
+    ask: Callable[[], Ask] = attrs.field(repr=False)
     sub_claim: str = "sub"
     extensions: Mapping[str, str] = attrs.field(factory=dict)
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
 
     def fetch(self) -> Issued:
         """Return a new token; block for at most half a minute. Raise :class:`AuthenticationError`, whose text has no secret."""
-        ask = self.grant.ask()
+        ask = self.ask()
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_fixed(PAUSE_S),
@@ -118,7 +94,7 @@ class TokenEndpoint:
         )
         try:
             answer = attempts(self._request, ask)
-            return self._issued(answer)
+            return self._issued(answer, ask.fields)
         except (_TryAgain, AuthenticationError) as error:
             reason = str(error)
             for secret in ask.secrets:
@@ -154,9 +130,9 @@ class TokenEndpoint:
             raise AuthenticationError("did not answer with a JSON object")
         return answer
 
-    def _issued(self, answer: Mapping[str, Any]) -> Issued:
+    def _issued(self, answer: Mapping[str, Any], fields: Iterable[str]) -> Issued:
         failures = []
-        for field in self.grant.fields:
+        for field in fields:
             try:
                 return self._read(answer, field)
             except AuthenticationError as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.oauth import unsecured
 from consumer_coord.net.oauth.assertion import ALGORITHMS, AssertionFile, SignedAssertion, signing_library
 from consumer_coord.net.oauth.cached import CachedTokens, shared
-from consumer_coord.net.oauth.endpoint import AzureInstance, ClientCredentials, Grant, JwtBearer, TokenEndpoint
+from consumer_coord.net.oauth.endpoint import Ask, TokenEndpoint, azure_instance, client_credentials, jwt_bearer
 from consumer_coord.printable import get_logger
 from consumer_coord.settings import as_boolean, as_integer
 
@@ -110,7 +111,6 @@ def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
     sub_claim = given.get("sasl.oauthbearer.sub.claim.name", "sub")
     if not sub_claim.strip():
         raise ConfigurationError("sasl.oauthbearer.sub.claim.name must be the name of a claim")
-    grant: Grant
     url = given.get(_URL, "")
     if metadata == "azure_imds":
         query = _pairs(_CONFIG, given.get(_CONFIG, "")).get("query", "")
@@ -119,16 +119,16 @@ def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
         url = url or _AZURE_URL
         if query:
             url += ("&" if urlsplit(url).query else "?") + query
-        grant = AzureInstance()
+        ask = azure_instance
     else:
-        grant = _grant(given)
+        ask = _ask(given)
     if urlsplit(url).scheme.lower() not in ("http", "https") or not urlsplit(url).hostname:
         raise ConfigurationError(f"{_URL} must be an address that begins with https:// or http://")
     extensions = _pairs("sasl.oauthbearer.extensions", given.get("sasl.oauthbearer.extensions", ""))
-    return TokenEndpoint(url, grant, sub_claim, extensions, _trust(given) if url.lower().startswith("https") else None)
+    return TokenEndpoint(url, ask, sub_claim, extensions, _trust(given) if url.lower().startswith("https") else None)
 
 
-def _grant(given: Mapping[str, str]) -> Grant:
+def _ask(given: Mapping[str, str]) -> Callable[[], Ask]:
     if not given.get(_URL):
         raise ConfigurationError(f"{_METHOD}=oidc needs {_URL}, which is not set")
     kind = given.get("sasl.oauthbearer.grant.type", "client_credentials")
@@ -137,9 +137,10 @@ def _grant(given: Mapping[str, str]) -> Grant:
         for key in ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"):
             if not given.get(key):
                 raise ConfigurationError(f"{_METHOD}=oidc needs {key}, which is not set")
-        return ClientCredentials(given["sasl.oauthbearer.client.id"], given["sasl.oauthbearer.client.secret"], scope)
+        client_id, secret = given["sasl.oauthbearer.client.id"], given["sasl.oauthbearer.client.secret"]
+        return functools.partial(client_credentials, client_id, secret, scope)
     if kind == _JWT_BEARER:
-        return JwtBearer(_assertion(given), scope)
+        return functools.partial(jwt_bearer, _assertion(given), scope)
     raise ConfigurationError(f"sasl.oauthbearer.grant.type={kind!r} must be client_credentials or {_JWT_BEARER}")
 
 
