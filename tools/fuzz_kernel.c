@@ -380,7 +380,8 @@ static void read_response(struct builder *out, int32_t partition)
         int64_t wanted = 1 + below(below(2) ? 3 : 100), bytes = 1 + below(2000);
         const int64_t before = wanted;
         const size_t rows = out->rows;
-        const int64_t end = below(4) ? INT64_MAX : in.next_offset + (int64_t)below(40);
+        const int64_t ahead = below(4) ? INT64_MAX : (int64_t)below(40);
+        const int64_t end = ahead < INT64_MAX - in.next_offset ? in.next_offset + ahead : INT64_MAX;
         (void)append(out, &in, &label, end, &wanted, &bytes);
         must(out->rows - rows == (size_t)(before - wanted), "the number of records is wrong");
         for (size_t row = 0; CHOSEN(out->chosen, OFFSET) && row < out->rows - rows; row++) {
