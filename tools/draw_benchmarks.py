@@ -60,7 +60,7 @@ def draw(chart: Chart) -> str:
     if len(chart.series) > 1:
         for place, name in enumerate(chart.series):
             left = _LABEL + 60 + place * 150
-            parts.append(f'<rect x="{left}" y="16" width="12" height="12" fill="{colour(name, place)}"/>')
+            parts.append(f'<rect x="{left}" y="16" width="12" height="12" fill="{colour(name)}"/>')
             parts.append(f'<text x="{left + 18}" y="26" fill="#444">{escape(name.removesuffix(", s"))}</text>')
     for place, ((label, cells), row) in enumerate(zip(chart.rows, values, strict=True)):
         top = _TOP + place * step
@@ -68,7 +68,7 @@ def draw(chart: Chart) -> str:
         parts.append(f'<text x="{_LABEL - 10}" y="{middle:.0f}" text-anchor="end">{escape(label)}</text>')
         for series, (cell, value) in enumerate(zip(cells, row, strict=True)):
             at = top + series * (_BAR + 1)
-            fill = colour(chart.series[series] if len(cells) > 1 else label, series)
+            fill = colour(chart.series[series] if len(cells) > 1 else label)
             parts.append(f'<rect x="{_LABEL}" y="{at}" width="{max(value * scale, 1):.1f}" height="{_BAR}" fill="{fill}"/>')
             parts.append(f'<text x="{_LABEL + value * scale + 6:.1f}" y="{at + 12}" fill="#444">{cell.split()[0]}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -79,10 +79,9 @@ def number(cell: str) -> float:
     return float(cell.split()[0].replace(",", ""))
 
 
-def colour(name: str, place: int) -> str:
-    """Return this project's colour for its clients, or for the only series of a chart without clients; otherwise grey."""
-    ours = name.startswith("consumer-coord") or ("records of" in name and place == 0)
-    return OURS if ours else PEER
+def colour(name: str) -> str:
+    """Return the colour of a bar: this project's, of another client, or of the second figure of a ratio."""
+    return OURS if name.startswith("consumer-coord") or name == "batches" else PEER
 
 
 def main() -> None:
