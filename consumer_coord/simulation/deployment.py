@@ -342,7 +342,13 @@ class _Group:
         deployment = self.deployment
         await self._phase("start", self._start_members(deployment.members))
         if deployment.churn != "none":
-            await self._phase(deployment.churn, getattr(self, f"_{deployment.churn.replace('-', '_')}")())
+            churn = {
+                "deploy": self._deploy,
+                "scale-out": self._scale_out,
+                "rack-loss": self._rack_loss,
+                "loss": self._loss,
+            }[deployment.churn]
+            await self._phase(deployment.churn, churn())
         for index, (member, since) in sorted(self.owner.items()):
             self.ownerships.append(Ownership(index, member, since, None))
 
