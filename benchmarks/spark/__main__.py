@@ -1,6 +1,6 @@
 """Compare ``kafka_group`` with Spark's own JVM connector on one real broker, in turns.
 
-    python -m benchmarks.spark                    everything, about twenty minutes on two cores
+    python -m benchmarks.spark                    everything, about an hour on two cores
     python -m benchmarks.spark --only drain --records 500000 --rounds 3
 
 The output is medians in Markdown.
