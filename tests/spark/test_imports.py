@@ -111,7 +111,7 @@ def test_a_forked_worker_has_the_modules_and_no_thread_of_the_daemon(tmp_path: P
         assert daemon.stdin is not None
         assert daemon.stdout is not None
         (port,) = struct.unpack("!i", daemon.stdout.read(4))
-        # Before authentication, a worker has run no code of its own.
+        # The worker waits for the secret that authenticates this connection, so it has imported nothing since the fork.
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             (pid,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
             of_worker = Path(f"/proc/{pid}")
