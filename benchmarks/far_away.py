@@ -18,11 +18,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from benchmarks.first_message import CLIENTS, GOAL
-from benchmarks.table import markdown, median, number
-from consumer_coord import GroupConsumer
+from benchmarks.first_message import CLIENTS, Reader, commit_all, table
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 
@@ -41,7 +39,7 @@ def measure(client: str, case: str, delay_ms: int) -> float:
             for partition in range(PARTITIONS):
                 producer.produce(topic, b"record", partition=partition)
         producer.flush()
-        settings = {
+        settings: dict[str, Any] = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": "far",
             "auto.offset.reset": "earliest",
@@ -49,39 +47,15 @@ def measure(client: str, case: str, delay_ms: int) -> float:
             "partition.assignment.strategy": "cooperative-sticky",
         }
         if case == "committed":
-            _commit_all(Consumer(settings), topics)
+            commit_all(settings, topics)
         kafka.watch(lambda broker, request: Fault(delay_ms=delay_ms))
-        consumer: Any = GroupConsumer(settings) if client == "ours" else Consumer(settings)
+        reader = Reader(client, settings)
         began = time.monotonic()
-        consumer.subscribe(topics)
-        _first(consumer)
-        took = time.monotonic() - began
+        reader.subscribe(topics)
+        took = reader.first(within_s=_DEADLINE_S) - began
         kafka.clear_faults()
-        consumer.close()
+        reader.close()
     return took * 1000 / delay_ms
-
-
-def _first(consumer: Any) -> Any:
-    ends = time.monotonic() + _DEADLINE_S
-    while time.monotonic() < ends:
-        message = consumer.poll(0.1)
-        if message is not None and message.error() is None:
-            return message
-    raise TimeoutError("no message came")
-
-
-def _commit_all(consumer: Any, topics: Sequence[str]) -> None:
-    """Commit the first record of each partition, with its leader epoch."""
-    consumer.subscribe(list(topics))
-    seen: set[tuple[str, int]] = set()
-    while len(seen) < len(topics) * PARTITIONS:
-        message = _first(consumer)
-        where = (message.topic(), message.partition())
-        if where not in seen:
-            seen.add(where)
-            here = TopicPartition(*where, message.offset(), leader_epoch=message.leader_epoch())
-            consumer.commit(offsets=[here], asynchronous=False)
-    consumer.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,22 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case, client = options.child
         print(json.dumps(measure(client, case, options.delay_ms)))
         return
-    rows = []
+    results: dict[str, dict[str, list[float]]] = {}
     for case in options.only:
-        trips: dict[str, list[float]] = {client: [] for client in CLIENTS}
+        trips = results[case] = {client: [] for client in CLIENTS}
         for turn in range(options.rounds):
-            for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
+            for client in CLIENTS if turn % 2 == 0 else CLIENTS[::-1]:
                 child = [sys.executable, "-m", "benchmarks.far_away", "--delay-ms", str(options.delay_ms)]
                 answer = subprocess.run(
                     [*child, "--child", case, client], capture_output=True, text=True, check=True, timeout=300
                 ).stdout
                 trips[client].append(float(json.loads(answer)))
                 print(case, client, answer.strip(), file=sys.stderr, flush=True)
-        cells = [f"{number(median(found))} ({number(min(found))}-{number(max(found))})" for found in trips.values()]
-        ratios = [one / other for one, other in zip(trips["ours"], trips["confluent-kafka"], strict=True)]
-        rows.append([case, *cells, number(median(ratios)), str(GOAL)])
     print(f"\nround trips of {options.delay_ms} ms, medians of {options.rounds} (least-most):\n", flush=True)
-    print(markdown(["case", *CLIENTS, "ours, of the peer's", "goal"], rows), flush=True)
+    print(table(results, "trips"), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
   partition is from the last record that its former owner read to the first record that its next owner read; the longest time
   counts.
 
-Each measurement is a separate process. The clients run in turns within each round.
+*ours-columns* reads with ``consume_arrow``. Each measurement is a separate process. The clients run in turns within each round.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import confluent_kafka
+import pyarrow as pa
 from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
@@ -37,7 +39,7 @@ from tests.support.real_kafka import Listener, RealKafka
 from tests.support.secured import Authority
 from tests.support.waiting import eventually
 
-CLIENTS = ("confluent-kafka", "ours")
+CLIENTS = ("confluent-kafka", "ours", "ours-columns")
 CASES = ("process", "start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
 GOAL = 0.8
 PARTITIONS = 4
@@ -48,16 +50,20 @@ import time
 began = time.monotonic()
 import json, sys
 client, topic, settings = json.loads(sys.argv[1])
-if client == "ours":
-    from consumer_coord import GroupConsumer as Consumer
-else:
+if client == "confluent-kafka":
     from confluent_kafka import Consumer
+else:
+    from consumer_coord import GroupConsumer as Consumer
 consumer = Consumer(settings)
 consumer.subscribe([topic])
-message = None
-while message is None:
-    message = consumer.poll(0.1)
-assert message.error() is None, message.error()
+if client == "ours-columns":
+    while not len(consumer.consume_arrow(timeout=0.1)):
+        pass
+else:
+    message = None
+    while message is None:
+        message = consumer.poll(0.1)
+    assert message.error() is None, message.error()
 print(json.dumps(time.monotonic() - began), flush=True)
 consumer.close()
 """
@@ -75,39 +81,52 @@ class Place:
     settings: Mapping[str, str]
 
 
-def _settings(client: str, place: Place, group: str, *, auto_commit: bool = True) -> dict[str, Any]:
+def _settings(client: str, place: Place, group: str) -> dict[str, Any]:
     return {
         **place.settings,
-        "enable.auto.commit": auto_commit,
         "group.id": group,
         "auto.offset.reset": "earliest",
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": 6_000,
         "heartbeat.interval.ms": 500,
         "topic.metadata.refresh.interval.ms": 500,
-        "metadata.max.age.ms": 500 if client == "ours" else 900_000,
+        "metadata.max.age.ms": 900_000 if client == "confluent-kafka" else 500,
     }
 
 
-def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True) -> Any:
-    config = _settings(client, place, group, auto_commit=auto_commit)
-    if client == "ours":
-        from consumer_coord import GroupConsumer
+class Reader:
+    """A consumer of any client, which reads one record at a time."""
 
-        return GroupConsumer(config)
-    from confluent_kafka import Consumer
+    def __init__(self, client: str, settings: Mapping[str, Any]) -> None:
+        self._columns = client == "ours-columns"
+        kind: Any = confluent_kafka.Consumer
+        if client != "confluent-kafka":
+            from consumer_coord import GroupConsumer
 
-    return Consumer(config)
+            kind = GroupConsumer
+        self._consumer = kind(dict(settings))
+        self.subscribe = self._consumer.subscribe
+        self.close = self._consumer.close
+
+    def read(self, timeout_s: float) -> tuple[str, int] | None:
+        """Return the topic and the partition of the next record, or None if none comes in time."""
+        if self._columns:
+            batch = self._consumer.consume_arrow(1, timeout=timeout_s, columns=("topic", "partition"))
+            return tuple(pa.record_batch(batch).to_pylist()[0].values()) if len(batch) else None
+        message = self._consumer.poll(timeout_s)
+        return None if message is None or message.error() is not None else (message.topic(), message.partition())
+
+    def first(self, until: Callable[[str], bool] = lambda topic: True, within_s: float = _DEADLINE_S) -> float:
+        """Wait for the first record of a topic that fits, and return the time of its arrival."""
+        ends = time.monotonic() + within_s
+        while time.monotonic() < ends:
+            if (found := self.read(0.1)) is not None and until(found[0]):
+                return time.monotonic()
+        raise TimeoutError("no record came")
 
 
-def _first(consumer: Any, until: Callable[[Any], bool] = lambda message: True) -> float:
-    """Wait for the first message that fits, and return the time of its arrival."""
-    ends = time.monotonic() + _DEADLINE_S
-    while time.monotonic() < ends:
-        message = consumer.poll(0.1)
-        if message is not None and message.error() is None and until(message):
-            return time.monotonic()
-    raise TimeoutError("no message came")
+def _reader(client: str, place: Place, group: str) -> Reader:
+    return Reader(client, _settings(client, place, group))
 
 
 def _start(client: str, place: Place) -> float:
@@ -115,27 +134,35 @@ def _start(client: str, place: Place) -> float:
 
 
 def _starts(client: str, place: Place, group: str) -> float:
-    consumer = _consumer(client, place, group)
+    reader = _reader(client, place, group)
     began = time.monotonic()
-    consumer.subscribe(list(place.topics))
-    took = _first(consumer) - began
-    consumer.close()
+    reader.subscribe(list(place.topics))
+    took = reader.first() - began
+    reader.close()
     return took
 
 
 def _committed(client: str, place: Place) -> float:
     group = f"first-{next(_groups)}-{time.time_ns()}"
-    consumer = _consumer(client, place, group, auto_commit=False)
-    consumer.subscribe(list(place.topics))
-    seen: set[int] = set()
-    while len(seen) < PARTITIONS:
-        message = consumer.poll(0.1)
-        if message is not None and message.error() is None and message.partition() not in seen:
-            seen.add(message.partition())
-            here = TopicPartition(message.topic(), message.partition(), message.offset(), leader_epoch=message.leader_epoch())
-            consumer.commit(offsets=[here], asynchronous=False)
-    consumer.close()
+    commit_all(_settings("confluent-kafka", place, group), place.topics)
     return _starts(client, place, group)
+
+
+def commit_all(settings: Mapping[str, Any], topics: Sequence[str]) -> None:
+    """Commit the first record of each partition, with its leader epoch."""
+    consumer = confluent_kafka.Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe(list(topics))
+    seen: set[tuple[str, int]] = set()
+    ends = time.monotonic() + _DEADLINE_S
+    while len(seen) < len(topics) * PARTITIONS:
+        assert time.monotonic() < ends, "the partitions have no records"
+        message = consumer.poll(0.1)
+        if message is None or message.error() is not None or (where := (message.topic(), message.partition())) in seen:
+            continue
+        seen.add(where)
+        here = TopicPartition(*where, message.offset(), leader_epoch=message.leader_epoch())
+        consumer.commit(offsets=[here], asynchronous=False)
+    consumer.close()
 
 
 def _appears(client: str, place: Place) -> float:
@@ -143,9 +170,9 @@ def _appears(client: str, place: Place) -> float:
 
     known = place.topics[0]
     prefix = f"later-{time.time_ns()}"
-    consumer = _consumer(client, place, f"first-{prefix}")
-    consumer.subscribe([f"^{prefix}.*", f"^{known}$"])
-    _first(consumer)
+    reader = _reader(client, place, f"first-{prefix}")
+    reader.subscribe([f"^{prefix}.*", f"^{known}$"])
+    reader.first()
     admin = AdminClient({"bootstrap.servers": place.bootstrap_servers})
     for future in admin.create_topics([NewTopic(f"{prefix}-topic", PARTITIONS, 1)]).values():
         future.result()
@@ -153,8 +180,8 @@ def _appears(client: str, place: Place) -> float:
     producer.produce(f"{prefix}-topic", b"first")
     producer.flush()
     began = time.monotonic()
-    took = _first(consumer, lambda message: message.topic() != known) - began
-    consumer.close()
+    took = reader.first(lambda topic: topic != known) - began
+    reader.close()
     return took
 
 
@@ -165,18 +192,17 @@ class _Reading:
         self.first: dict[int, float] = {}
         self.last: dict[int, float] = {}
         self.ending = False
-        self._consumer = _consumer(client, place, group)
-        self._consumer.subscribe(list(place.topics))
+        self._reader = _reader(client, place, group)
+        self._reader.subscribe(list(place.topics))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         while not self.ending:
-            message = self._consumer.poll(0.05)
-            if message is not None and message.error() is None:
-                self.last[message.partition()] = time.monotonic()
-                self.first.setdefault(message.partition(), self.last[message.partition()])
-        self._consumer.close()
+            if (found := self._reader.read(0.05)) is not None:
+                self.last[found[1]] = time.monotonic()
+                self.first.setdefault(found[1], self.last[found[1]])
+        self._reader.close()
 
     def end(self) -> None:
         """Close the member."""
@@ -265,16 +291,21 @@ def fill(kafka: RealKafka, count: int) -> list[str]:
     return topics
 
 
-def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Return each client's median with the spread, and the median of the ratios of all rounds."""
+def table(results: Mapping[str, Mapping[str, Sequence[float]]], unit: str) -> str:
+    """Return each client's median with the spread, and the medians of our ratios to the peer in each round."""
+    ours = [client for client in CLIENTS if client != "confluent-kafka"]
     rows = []
     for case, runs in results.items():
         row = [case]
         for client in CLIENTS:
             row.append(f"{number(median(runs[client]))} ({number(min(runs[client]))}-{number(max(runs[client]))})")
-        pairs = zip(runs["ours"], runs["confluent-kafka"], strict=True)
-        rows.append([*row, number(median([one / other for one, other in pairs])), str(GOAL)])
-    return markdown(["case", *(f"{client}, s" for client in CLIENTS), "ours, of the peer's", "goal"], rows)
+        for client in ours:
+            pairs = zip(runs[client], runs["confluent-kafka"], strict=True)
+            row.append(number(median([one / other for one, other in pairs])))
+        rows.append([*row, str(GOAL)])
+    return markdown(
+        ["case", *(f"{client}, {unit}" for client in CLIENTS), *(f"{client}, of the peer's" for client in ours), "goal"], rows
+    )
 
 
 def _command(measure: str, client: str, place: Place) -> list[str]:
@@ -314,10 +345,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     tls if case.endswith("-tls") else {"bootstrap.servers": kafka.bootstrap_servers},
                 )
                 measure = "start" if case.startswith("start") else case
-                for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
+                for client in CLIENTS if turn % 2 == 0 else CLIENTS[::-1]:
                     results[case][client].append(run(measure, client, place))
                     print(case, client, results[case][client][-1], file=sys.stderr, flush=True)
-        print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)
+        print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results, 's')}", flush=True)
 
 
 if __name__ == "__main__":

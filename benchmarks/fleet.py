@@ -41,6 +41,7 @@ class Variant:
 OURS_RANGE = Variant("ours, range", "ours", ("range",))
 OURS = Variant("ours, cooperative", "ours", ("cooperative-sticky",))
 OURS_NEW = Variant("ours, consumer protocol", "ours", (), {"group.protocol": "consumer"})
+OURS_COLUMNS = Variant("ours, consume_arrow", "ours-columns", ("cooperative-sticky",))
 CONFLUENT_RANGE = Variant("librdkafka, range", "confluent-kafka", ("range",))
 CONFLUENT = Variant("librdkafka, cooperative", "confluent-kafka", ("cooperative-sticky",))
 CONFLUENT_NEW = Variant("librdkafka, consumer protocol", "confluent-kafka", (), {"group.protocol": "consumer"})

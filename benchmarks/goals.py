@@ -72,7 +72,7 @@ def _imports(rounds: int) -> list[Row]:
     ]
 
 
-def _first_messages(kafka: RealKafka, rounds: int) -> Row:
+def _first_messages(kafka: RealKafka, rounds: int) -> list[Row]:
     place = first_message.Place(
         kafka.bootstrap_servers, first_message.fill(kafka, 1), {"bootstrap.servers": kafka.bootstrap_servers}
     )
@@ -80,8 +80,11 @@ def _first_messages(kafka: RealKafka, rounds: int) -> Row:
     for _ in range(rounds):
         for client, runs in found.items():
             runs.append(first_message.run("process", client, place))
-    ours, peer = median(found["ours"]), median(found["confluent-kafka"])
-    return Row("first message of a process, s", float("nan"), ours, peer, peer)
+    peer = median(found["confluent-kafka"])
+    return [
+        Row("first message of a process, s", float("nan"), median(found["ours"]), peer, peer),
+        Row("the same with consume_arrow, s", float("nan"), median(found["ours-columns"]), peer, peer),
+    ]
 
 
 def _idle(kafka: RealKafka, members: int, seconds: float, rounds: int) -> list[Row]:
@@ -114,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = _imports(options.rounds)
     with cluster.broker() as kafka:
-        rows.append(_first_messages(kafka, options.rounds))
+        rows += _first_messages(kafka, options.rounds)
         rows += _idle(kafka, options.members, options.seconds, options.rounds)
     print(f"\nmedians of {options.rounds}:\n\n{markdown(HEAD, [row.cells() for row in rows])}", flush=True)
 

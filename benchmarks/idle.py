@@ -25,6 +25,7 @@ from benchmarks.fleet import (
     JAVA,
     KAFKA_PYTHON,
     OURS,
+    OURS_COLUMNS,
     OURS_NEW,
     Variant,
     Watch,
@@ -35,7 +36,7 @@ from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
 DATA_PLANE = Variant("data plane alone", "manual")
-VARIANTS = (OURS, OURS_NEW, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
+VARIANTS = (OURS, OURS_COLUMNS, OURS_NEW, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
 HEAD = ("client", "memory, MB", "sockets", "threads", "threads of the client", "CPU s", "of it our loop, s", "group requests/s")
 _groups = itertools.count(1)
 
@@ -61,7 +62,7 @@ def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, second
         "threads": after["threads"],
         "our_threads": after.get("our_threads", float("nan")),
         "cpu_s": after["cpu_s"] - before["cpu_s"],
-        "ours_s": after["ours_s"] - before["ours_s"] if variant.client == "ours" else float("nan"),
+        "ours_s": after["ours_s"] - before["ours_s"] if variant.client.startswith("ours") else float("nan"),
         "requests_per_s": (after["requests"] - before["requests"]) / seconds if "requests" in after else float("nan"),
     }
 

@@ -173,6 +173,20 @@ class Ours(Confluent):
         self.consumer.enforce_rebalance(reason or "")
 
 
+class OursColumns(Ours):
+    """`consumer_coord.GroupConsumer`, which reads with ``consume_arrow``."""
+
+    def poll(self) -> Ranges:
+        batch = self.consumer.consume_arrow(self.batch, timeout=POLL_S, columns=("topic", "partition", "offset"))
+        ranges: Ranges = {}
+        if len(batch):
+            import pyarrow as pa
+
+            for row in pa.record_batch(batch).to_pylist():
+                extend(ranges, row["topic"], row["partition"], row["offset"])
+        return ranges
+
+
 class ByHand(Confluent):
     """librdkafka without a group: each of ``members`` members assigns its share of a topic's partitions to itself."""
 
@@ -358,10 +372,11 @@ def make(setup: Mapping[str, Any], number: int, on_rebalance: OnRebalance, on_er
         return Aiokafka(config, assignors or (), on_rebalance)
     if assignors:
         config = {**config, "partition.assignment.strategy": ",".join(assignors)}
-    if client == "ours":
+    if client in ("ours", "ours-columns"):
         from consumer_coord import GroupConsumer
 
-        return Ours(GroupConsumer(config), on_rebalance, on_error, setup.get("batch", _BATCH))
+        kind = Ours if client == "ours" else OursColumns
+        return kind(GroupConsumer(config), on_rebalance, on_error, setup.get("batch", _BATCH))
     from confluent_kafka import Consumer
 
     if client == "manual":
