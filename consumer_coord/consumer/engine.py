@@ -245,15 +245,14 @@ class Engine:
             if late or (enough and leased) or self.returns_early:
                 break
             await self._wait(most - len(worker.ready), max(0.0, ends - self._scheduler.now()))
-            # Waiting counts as polling.
-            core.application.polls += 1
+            core.application.waited()
             await self._events()
             if self._scheduler.now() >= ends:
                 if not core.application.attention:
                     leased = self._may_deliver(leased_until)
                     break
                 late = True
-        core.application.poll_times.record_fetch(began, len(worker.ready))
+        core.application.poll_times.record(began, core.application.calls)
         if self._ended_readings():
             # First deliver the records already fetched from the partitions whose reading ended. The next poll checks the group,
             # even if messages still wait.
@@ -306,7 +305,7 @@ class Engine:
         left_s = self._quiet_until - self._scheduler.now()
         if left_s <= 0 or self.attention or self.closing or self.returns_early or self.suspended or self.core.rebalancing:
             return 0.0
-        self.core.application.polls += 1
+        self.core.application.waited()
         return min(left_s, self.slice_s())
 
     def slice_s(self) -> float:
@@ -363,7 +362,7 @@ class Engine:
         # The changes are marked as seen only at the end, so that the next call processes them again if a step raises or is
         # interrupted.
         news = core.application.news
-        core.application.polls += 1
+        core.application.waited()
         waits = core.application.look()
         if self._woken:
             self._woken = False
@@ -1085,7 +1084,7 @@ class Engine:
         await self._scheduler.wait_idle()
         await self.worker.idle()
         # This call counts as a poll, because the application waits here, and commits and callbacks may take a long time.
-        core.application.polls += 1
+        core.application.waited()
         await self.unassign(self.added)
         core.prepare_to_leave()
         try:

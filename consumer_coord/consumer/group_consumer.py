@@ -389,9 +389,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         began = time.monotonic()
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
-            self._core.application.poll_times.record_fetch(began, len(messages) - 1)
+            application = self._core.application
+            application.poll_times.record(began, application.calls)
             if self._librdkafka.reported:
-                self._core.application.look_again()
+                application.look_again()
         return messages
 
     def _arrived(self, messages: list[Message]) -> None:
@@ -417,9 +418,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         else:
             self._wait_for_group(timeout)
             first, waited_s = librdkafka.handle.poll(0), min(timeout, time.monotonic() - began)
+        application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
         if first is None:
             self._quiet, worker.busy = quiet, False
-            application.poll_times.record_in_vain(began, waited_s)
         else:
             self._arrived(librdkafka.with_others(first, MOST_READY))
         if librdkafka.reported:
@@ -466,14 +467,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._report_outcomes()
             fast = self._engine.fast_path
             self._quiet = news if fast and not worker.ready and not self._calls else False
-            if left_s <= 0:
-                if not worker.ready:
-                    application.poll_times.record_fetch(began, 0)
-                return 0.0
-            if len(worker.ready) >= least or not fast:
-                return left_s
-            # Waiting counts as polling: the application is alive.
-            application.polls += 1
+            if left_s <= 0 or len(worker.ready) >= least or not fast:
+                application.poll_times.record(began, application.calls)
+                return max(0.0, left_s)
+            application.waited()
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""

@@ -38,8 +38,10 @@ class Application:
         If a join makes no progress for ``patience_ms``, the application is notified of the reason. Each poll that processes
         changes calls ``on_poll`` with the number of polls; ``on_poll`` returns True while the member waits for a later poll.
         """
-        #: Number of polls; the application's thread increments it.
+        #: Number of polls, and of waits inside a call; the application's thread increments it.
         self.polls: int = 0
+        #: Number of these waits.
+        self.waits: int = 0
         #: Identifies the last change or failure that the application must process; only :meth:`look_again` replaces this
         #: object.
         self.news: object = None
@@ -72,6 +74,16 @@ class Application:
     def attention(self) -> bool:
         """Return whether there is a change or failure that the application must process."""
         return self.news is not self.seen
+
+    @property
+    def calls(self) -> int:
+        """The number of polls, without the waits inside a call."""
+        return self.polls - self.waits
+
+    def waited(self) -> None:
+        """Count a wait inside a call as a poll, because the application is alive."""
+        self.polls += 1
+        self.waits += 1
 
     def polled(self) -> None:
         """Count a poll of an application that applies the group's changes in a separate call.

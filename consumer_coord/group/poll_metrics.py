@@ -1,7 +1,8 @@
 """Poll metrics: ``time-between-poll-avg``, ``-max`` and ``poll-idle-ratio-avg`` (``KafkaConsumerMetrics``).
 
-The application's thread records each fetch from the data plane, not each prefetched message, so up to a hundred messages cost
-two clock reads. Any thread may read the figures, because complete seconds are an immutable value that is replaced.
+The application's thread records each poll that looks for messages. A poll that only takes a message that was fetched earlier is
+not recorded, but counted, so up to a hundred messages cost two clock reads. Any thread may read the figures, because complete
+seconds are an immutable value that is replaced.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import attrs
 #: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0
 _BUCKET_S = 1.0
-#: Polls without messages are recorded together: at most this number of polls, with at most this time between two polls, in
-#: seconds.
-_MOST_IN_VAIN = 16
+#: The quiet polls of an idle application are recorded together: at most this number of polls, with at most this time between
+#: two polls, in seconds.
+_MOST_QUIET = 16
 _PAUSE_S = 0.2
 
 NAMES = ("time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg")
@@ -40,50 +41,47 @@ class PollTimes:
         self._clock = clock
         #: Start of the last poll that looked for messages; None before the first such poll.
         self.last_at: float | None = None
-        #: Number of polls that returned no message and are in no bucket yet, and the sum of their waits, in seconds.
-        self._in_vain = 0
-        self._in_vain_s = 0.0
-        #: Start of the last poll in a bucket.
+        #: The number of this poll, and how long it waited, in seconds.
+        self._last_number = 0
+        self._last_waited_s = 0.0
+        #: Start and number of the last poll in a bucket, and the waits from that poll until the last poll.
         self._began: float | None = None
-        self._left = 0
+        self._number = 0
         self._idle_s = 0.0
         self._bucket = _Bucket(0.0)
         self._past: tuple[_Bucket, ...] = ()
 
-    def record_fetch(self, began: float, left: int) -> None:
-        """Record a poll that began at ``began``, fetched messages until now, and left ``left`` messages.
+    def record(self, began: float, number: int) -> None:
+        """Record that the application's poll ``number`` waited from ``began`` until now; a poll may wait several times.
 
-        The next ``left`` polls only take messages that are already fetched, and are not recorded. For the time between two of
-        these polls, the metrics use the mean since the previous fetch.
+        For the time between two polls since the last recorded poll, the metrics use the mean.
         """
-        self._close_in_vain()
-        self._count(began, self._left + 1, self._idle_s)
-        self._left, self._idle_s = left, self._clock() - began
+        self._record(began, number, self._clock() - began)
 
-    def record_in_vain(self, began: float, waited_s: float) -> None:
-        """Record a poll that began at ``began``, waited for ``waited_s``, and returned no message.
-
-        An idle application makes many such polls. If they follow each other without a pause, they are recorded together.
-        """
-        if self.last_at is None or began - self.last_at > _PAUSE_S or self._in_vain == _MOST_IN_VAIN:
-            self.record_fetch(began, 0)
+    def record_quiet(self, began: float, number: int, waited_s: float) -> None:
+        """Record a poll that only waited, for ``waited_s``; an idle application makes many such polls."""
+        if self.last_at is None or began - self.last_at > _PAUSE_S or number - self._number > _MOST_QUIET:
+            self._record(began, number, waited_s)
             return
-        self.last_at = began
-        self._in_vain += 1
-        self._in_vain_s += waited_s
+        self._idle_s += self._last_waited_s
+        self.last_at, self._last_number, self._last_waited_s = began, number, waited_s
 
-    def _close_in_vain(self) -> None:
-        polls, waited_s = self._in_vain, self._in_vain_s
-        if polls:
-            assert self.last_at is not None
-            self._in_vain, self._in_vain_s = 0, 0.0
-            self._count(self.last_at, self._left + polls, self._idle_s + waited_s * (polls - 1) / polls)
-            self._left, self._idle_s = 0, waited_s / polls
+    def _record(self, began: float, number: int, waited_s: float) -> None:
+        if number == self._last_number:
+            self._last_waited_s += waited_s
+            return
+        self._count()
+        self._idle_s += self._last_waited_s
+        self.last_at, self._last_number, self._last_waited_s = began, number, waited_s
+        self._count()
 
-    def _count(self, began: float, polls: int, idle_s: float) -> None:
-        """Count the time from the last recorded poll to the poll that began at ``began``."""
-        before, self._began, self.last_at = self._began, began, began
-        if before is None:
+    def _count(self) -> None:
+        """Add the time from the last poll in a bucket to the last poll."""
+        before, began, polls, idle_s = self._began, self.last_at, self._last_number - self._number, self._idle_s
+        if began is None:
+            return
+        self._began, self._number, self._idle_s = began, self._last_number, 0.0
+        if before is None or not polls:
             return
         bucket = self._bucket
         if began - bucket.since > _BUCKET_S:

@@ -431,7 +431,9 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
 
     member: Any = SimpleNamespace(
         assignment=state,
-        application=SimpleNamespace(wake=lambda: None, look=lambda: False, polls=0, news=1, seen=0, clock=lambda: 0.0),
+        application=SimpleNamespace(
+            wake=lambda: None, look=lambda: False, waited=lambda: None, news=1, seen=0, clock=lambda: 0.0
+        ),
         config=CoordinatorConfig(group_id="g"),
         cluster=SimpleNamespace(metadata=Metadata()),
         let_go=state.let_go,

@@ -12,6 +12,7 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.engine import SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Threaded
+from consumer_coord.group.application_polls import Application
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
 from tests.support.waiting import eventually_async
 
@@ -49,7 +50,8 @@ def test_one_call_of_the_loop_covers_many_waits() -> None:
 
 def _engine(**changes: Any) -> Any:
     """Return the attributes that :meth:`Engine.next_wait_s` reads, of an idle consumer at time 10."""
-    application = SimpleNamespace(polls=0)
+    application: Any = SimpleNamespace(polls=0, waits=0)
+    application.waited = lambda: Application.waited(application)
     idle = {
         "_quiet_until": 10.5,
         "_scheduler": SimpleNamespace(now=lambda: 10.0),
@@ -66,7 +68,7 @@ def _engine(**changes: Any) -> Any:
 def test_an_idle_wait_is_repeated_and_counts_as_polling() -> None:
     idle = _engine()
     assert Engine.next_wait_s(idle) == SLICE_S
-    assert idle.core.application.polls == 1
+    assert (idle.core.application.polls, idle.core.application.waits) == (1, 1)
     near = _engine(_quiet_until=10.25, slice_s=lambda: 1.0)
     assert Engine.next_wait_s(near) == 0.25
 
