@@ -162,6 +162,11 @@ class ArrowCalls(OffsetCalls):
             raise notes.popleft()
         try:
             self._coordinator.check_process()
+            engine = self._engine
+            if bounds is None and engine.worker.ready and not self._calls and not engine.attention and engine.deliverable:
+                # Chunks wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
+                engine.core.application.poll_times.record(time.monotonic(), engine.core.application.calls)
+                return True
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
             if self._then:
                 self._on_loop(self._do_what_callbacks_asked)

@@ -193,6 +193,21 @@ def test_pause_seek_and_resume(kafka: EmbeddedKafka) -> None:
         assert read([one], bool) == [(1, COUNT)]
 
 
+def test_waiting_records_need_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    with member(kafka) as one:
+        one.subscribe(["orders"])
+        first = pairs(one.consume_arrow(1, timeout=DEADLINE_S))
+        with monkeypatch.context() as patched:
+            patched.setattr(one, "_on_loop", lambda work: pytest.fail("a step on the loop"))
+            second = pairs(one.consume_arrow(1, timeout=DEADLINE_S))
+        ((partition, offset),) = second
+        assert first == [(partition, offset - 1)]
+        one.pause([row(partition)])
+        assert all(number != partition for number, _ in pairs(one.consume_arrow(timeout=DEADLINE_S)))
+        one.resume([row(partition)])
+        assert pairs(one.consume_arrow(1, timeout=DEADLINE_S)) == [(partition, offset + 1)]
+
+
 def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one:
         one.subscribe(["orders"])
