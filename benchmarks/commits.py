@@ -3,10 +3,11 @@
 ``python -m benchmarks.commits [--rounds 3] [--records 20000]``
 
 *asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` callback for each commit. *synchronous*: with
-``asynchronous=False``, for a twentieth of the records. *and reported*: like *asynchronous*, but until ``on_commit`` was called
-for the last commit. *reported after*: the time from an asynchronous commit until ``on_commit`` is called by a ``poll`` that
-waits for messages of a topic without new records. All clients run in one process and alternate within each round. The processor
-time is that of the whole process, including librdkafka's threads and our loop, until all commits are reported.
+``asynchronous=False``, for a twentieth of the records. *stored*: ``store_offsets(message)`` after each ``poll``, and one commit
+at the end. *and reported*: like *asynchronous*, but until ``on_commit`` was called for the last commit. *reported after*: the
+time from an asynchronous commit until ``on_commit`` is called by a ``poll`` that waits for messages of a topic without new
+records. All clients run in one process and alternate within each round. The processor time is that of the whole process,
+including librdkafka's threads and our loop, until all commits are reported.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ def _cpu_s() -> float:
     return times.user + times.system
 
 
-def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchronous: bool) -> Measured:
+def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, case: str) -> Measured:
     """Poll and commit ``records`` messages one by one."""
     reported = 0
+    asynchronous = case == "asynchronous"
 
     def on_commit(error: object, rows: object) -> None:
         nonlocal reported
@@ -57,6 +59,7 @@ def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchr
         "group.id": unique_name("commits"),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
+        "enable.auto.offset.store": case != "stored",
         "partition.assignment.strategy": "range",
         "on_commit": on_commit,
     }
@@ -69,8 +72,13 @@ def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchr
         message = consumer.poll(_DEADLINE_S)
         assert message is not None
         assert message.error() is None
-        consumer.commit(message, asynchronous=asynchronous)
+        if case == "stored":
+            consumer.store_offsets(message)
+        else:
+            consumer.commit(message, asynchronous=asynchronous)
         taken += 1
+    if case == "stored":
+        consumer.commit(asynchronous=False)
     took_s = time.perf_counter() - began
     while asynchronous and reported < records:
         assert time.perf_counter() - began < _DEADLINE_S, f"{reported} of {records} commits were reported"
@@ -117,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=20_000)
     chosen = parser.parse_args(arguments)
-    cases = {"asynchronous": chosen.records, "synchronous": max(1, chosen.records // 20)}
+    cases = {"asynchronous": chosen.records, "synchronous": max(1, chosen.records // 20), "stored": chosen.records}
     found: dict[str, list[Measured]] = {}
     reported_ms: dict[str, list[float]] = {}
     with cluster.broker() as kafka:
@@ -131,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for _ in range(chosen.rounds):
             for case, records in cases.items():
                 for name, kind in KINDS.items():
-                    measured = measure(kafka, kind, topic, records, asynchronous=case == "asynchronous")
+                    measured = measure(kafka, kind, topic, records, case)
                     found.setdefault(f"{name}, {case}", []).append(measured)
             for name, kind in KINDS.items():
                 reported_ms.setdefault(name, []).append(measure_report(kafka, kind, topic, 20))

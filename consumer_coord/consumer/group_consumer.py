@@ -647,11 +647,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now."""
-
-        async def held() -> Rows:
-            return assigned_rows(self._engine.assigned, self._engine.chosen)
-
-        return self._run(held)
+        return self._use(lambda: assigned_rows(self._engine.assigned, self._engine.chosen))
 
     def subscription(self) -> frozenset[str]:
         """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""

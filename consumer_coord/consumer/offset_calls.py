@@ -16,7 +16,6 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptio
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
 from consumer_coord.consumer.librdkafka.rows import (
     GivenRows,
-    Positions,
     Row,
     Rows,
     commit_reports,
@@ -77,7 +76,7 @@ class OffsetCalls(Turns):
             if entries is None:
                 wanted = to_commit(message, offsets)
                 if wanted is None:
-                    wanted = self._run(self._finished)
+                    wanted = self._use(engine.finished)
                 if not wanted:
                     if asynchronous or offsets == []:
                         return None
@@ -93,9 +92,6 @@ class OffsetCalls(Turns):
             result = self._committed(entries)
             raise_if_any_failed(result)
             return to_rows(entries, result)
-
-    async def _finished(self) -> Positions:
-        return self._engine.finished()
 
     def _committed(self, entries: Mapping[TopicPartition, Entry]) -> CommitResult:
         """Commit and wait for the response; this also works while another thread polls."""
@@ -125,11 +121,7 @@ class OffsetCalls(Turns):
             wanted = to_commit(message, offsets)
         if wanted is None:
             raise ValueError("expected either message or offsets")
-
-        async def store() -> None:
-            self._engine.store(wanted)
-
-        self._run(store)
+        self._use(lambda: self._engine.store(wanted))
 
     def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
@@ -143,12 +135,8 @@ class OffsetCalls(Turns):
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
-
-        async def position() -> Rows:
-            found = self._engine.positions(wanted)
-            return [native(partition, found.get(partition)) for partition in wanted]
-
-        return self._run(position)
+        found = self._use(lambda: self._engine.positions(wanted))
+        return [native(partition, found.get(partition)) for partition in wanted]
 
     def seek(self, partition: Row) -> None:
         """Continue at another offset of an assigned partition; inside on_assign, begin there."""
@@ -168,11 +156,7 @@ class OffsetCalls(Turns):
 
     def paused(self) -> frozenset[confluent_kafka.TopicPartition]:
         """Return the paused partitions."""
-
-        async def paused() -> frozenset[confluent_kafka.TopicPartition]:
-            return frozenset(rows(self._engine.paused))
-
-        return self._run(paused)
+        return frozenset(rows(self._use(lambda: self._engine.paused)))
 
     def _named(self, partitions: GivenRows) -> set[TopicPartition]:
         self._check_open()

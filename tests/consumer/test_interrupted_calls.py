@@ -209,3 +209,24 @@ def test_a_close_of_a_manual_assignment_commits_nothing_that_only_an_interrupted
         _interrupted_after_two(one)
     with keeping_consumer(kafka) as two:
         assert two.committed([row(0)], 10)[0].offset == 3
+
+
+def test_calls_that_await_nothing_need_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[Any] = []
+    with keeping_consumer(kafka, enable_auto_offset_store=False) as one:
+
+        def on_assign(_: object, partitions: list[Any]) -> None:
+            inside.extend((one.assignment(), one.position(partitions), one.paused()))
+
+        one.subscribe(["orders"], on_assign=on_assign)
+        (message,) = take(one, 1)
+        assert [len(each) for each in inside] == [3, 3, 0]
+        at = row(message.partition())
+        with monkeypatch.context() as patched:
+            patched.setattr(one, "_on_loop", lambda work: pytest.fail("a step on the loop"))
+            one.store_offsets(message)
+            assert [each.offset for each in one.position([at])] == [message.offset() + 1]
+            assert len(one.assignment()) == 3
+            assert not one.paused()
+        (committed,) = one.commit(asynchronous=False) or []
+        assert (committed.partition, committed.offset) == (message.partition(), message.offset() + 1)
