@@ -50,6 +50,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     committed_rows,
     is_out_of_range,
     known_positions_of,
+    milliseconds,
     nothing_to_commit,
     positions_of,
     raise_if_all_failed,
@@ -460,7 +461,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             if asynchronous:
                 engine.commit_later(entries)
                 return None
-            result = await engine.commit(entries, None if timeout is None else timeout * 1000)
+            result = await engine.commit(entries, milliseconds(timeout))
             raise_if_all_failed(result)
             return to_rows(entries, result)
 
@@ -474,7 +475,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
-            return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
+            return committed_rows(await self._core.committed(wanted, milliseconds(timeout)))
 
     async def position(self, partitions: GivenRows) -> Rows:
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""

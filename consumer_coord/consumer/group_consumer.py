@@ -46,10 +46,17 @@ from consumer_coord.consumer.librdkafka.kafka_exceptions import (
 )
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_out_of_range, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import (
+    GivenRows,
+    Rows,
+    assigned_rows,
+    is_out_of_range,
+    milliseconds,
+    positions_of,
+    seconds,
+)
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
-from consumer_coord.consumer.offset_calls import milliseconds
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.worker import MOST_READY

@@ -19,6 +19,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     Row,
     Rows,
     commit_reports,
+    milliseconds,
     nothing_to_commit,
     raise_if_any_failed,
     to_commit,
@@ -219,8 +220,3 @@ class OffsetCalls(Turns):
                 await self._engine.seek(partition, position)
 
         self._run(seek)
-
-
-def milliseconds(timeout: float | None) -> float | None:
-    """Convert a timeout from seconds to milliseconds; None (no limit) if the timeout is None or negative."""
-    return None if timeout is None or timeout < 0 else timeout * 1000

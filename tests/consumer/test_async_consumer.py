@@ -354,3 +354,14 @@ def test_a_static_member_of_the_consumer_protocol_keeps_its_place_over_a_restart
                 assert len(await other.assignment()) == 3
 
     asyncio.run(main())
+
+
+def test_a_negative_timeout_is_no_limit(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S), consumer(kafka) as member:
+            rows = [TopicPartition("orders", 0, 1)]
+            (committed,) = await member.commit(offsets=rows, asynchronous=False, timeout=-1) or []
+            assert committed.error is None
+            assert [row.offset for row in await member.committed(rows, timeout=-1)] == [1]
+
+    asyncio.run(main())

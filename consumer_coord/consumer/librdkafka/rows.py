@@ -123,6 +123,11 @@ def seconds(timeout: float | None, forever: float) -> float:
     return forever if timeout is None or timeout < 0 else timeout
 
 
+def milliseconds(timeout: float | None) -> float | None:
+    """Convert a timeout from seconds to milliseconds; None (the default limit) if the timeout is None or negative."""
+    return None if timeout is None or timeout < 0 else timeout * 1000
+
+
 def commit_reports(tickets: Iterable[Ticket], *, wanted: bool) -> Iterator[tuple[KafkaError | None, Rows]]:
     """Yield the arguments of ``on_commit`` for each answered asynchronous commit.
 
