@@ -526,7 +526,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 partitions = [row for row in partitions if partition_of(row) not in added]
                 if not partitions:
                     return
-            if self._in_callback:
+            if self._in_callback and engine.calling is not None:
                 engine.choose(known_positions_of(partitions))
                 return
             _must_not_be_subscribed(engine, what)
@@ -543,7 +543,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
         async with self._used() as engine:
-            if not self._in_callback:
+            if not self._in_callback or engine.calling is None:
                 gone = frozenset(engine.added if partitions is None else {partition_of(row) for row in partitions})
                 if not gone or not gone <= engine.added:
                     _must_not_be_subscribed(engine, what)

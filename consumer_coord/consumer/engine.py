@@ -423,10 +423,14 @@ class Engine:
         return frozenset(partition for partition, one in self.table.items() if one.awaits is call)
 
     @property
-    def assigning(self) -> Partitions | None:
-        """The partitions that on_assign is called with, while it runs; None otherwise."""
-        call = self._calling
-        return self._awaiting(call) if call is not None and call.phase is Phase.TAKEN else None
+    def calling(self) -> Phase | None:
+        """The phase of the partitions that a rebalance callback is called with, while the callback runs; None otherwise."""
+        return None if self._calling is None else self._calling.phase
+
+    @property
+    def called(self) -> Partitions:
+        """The partitions that a rebalance callback is called with, while the callback runs; empty otherwise."""
+        return frozenset() if self._calling is None else self._awaiting(self._calling)
 
     def take_failure(self) -> CoordinatorError | None:
         """Return the first exception that a callback raised since the last call of this method."""

@@ -57,6 +57,7 @@ from consumer_coord.consumer.librdkafka.rows import (
 )
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
+from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.worker import MOST_READY
@@ -263,11 +264,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call a function of the application on the application's thread."""
         await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
-
-    @property
-    def _assigning(self) -> Partitions | None:
-        """The partitions that on_assign was called with, inside that callback; None otherwise."""
-        return self._engine.assigning if self._in_callback else None
 
     async def _do_what_callbacks_asked(self) -> None:
         self._engine.returns_early = False
@@ -601,6 +597,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if instead and self._in_order:
             self._deliveries.finish(get_ident())
         positions = positions_of(checked_rows(partitions))
+        calling = self._engine.calling if self._in_callback else None
 
         async def assign() -> None:
             if not self._core.protocol.subscribed:
@@ -610,11 +607,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 await self._engine.add({partition: positions.pop(partition) for partition in added})
                 if not positions:
                     return
-            if self._assigning is not None:
+            if calling is Phase.TAKEN:
                 # The first call inside on_assign selects a part of the assignment. Further calls add partitions to this part.
                 first, self._took_part = not self._took_part, True
-                await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
-            elif not self._in_callback:
+                await self._engine.select(positions, self._engine.called if first or instead else frozenset(positions))
+            elif calling is None:
                 held = self._core.assignment.held
                 declined = held - self._engine.assigned
                 await self._engine.select(positions, held if instead else held & (positions.keys() | declined))
@@ -626,17 +623,18 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._unassign(None)
 
     def incremental_unassign(self, partitions: GivenRows) -> None:
-        """End the manual assignment of some partitions, or stop reading them; inside on_revoke, do nothing."""
+        """End the manual assignment of some partitions, or stop reading them; inside on_revoke, keep the group's partitions."""
         self._check_open()
         self._unassign(positions_of(checked_rows(partitions)).keys())
 
     def _unassign(self, partitions: Collection[TopicPartition] | None) -> None:
+        if self._in_callback and self._engine.calling in (Phase.REVOKED, Phase.LOST):
+            # The group's assignment changes when the callback returns.
+            partitions = frozenset(partitions or ()) & self._engine.added
         if self._in_order:
             self._deliveries.finish(get_ident())
 
         async def unassign() -> None:
-            if self._in_callback and self._assigning is None:
-                return
             assigned = self._engine.assigned
             gone = frozenset(assigned if partitions is None else partitions)
             if not gone <= assigned:

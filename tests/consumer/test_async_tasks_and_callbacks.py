@@ -217,3 +217,18 @@ def test_an_executor_of_the_application_carries_out_the_calls_and_is_left_open(k
             AsyncGroupConsumer(config, max_workers=0)
 
     asyncio.run(main())
+
+
+def test_a_callback_of_the_settings_may_end_a_manual_assignment(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async def on_commit(error: Any, rows: list[TopicPartition]) -> None:
+            await member.unassign()
+
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "on_commit": on_commit}
+        async with AsyncGroupConsumer(config) as member, asyncio.timeout(DEADLINE_S):
+            await member.assign([TopicPartition("orders", 0, 0)])
+            await member.commit(offsets=[TopicPartition("orders", 0, 0)])
+            while await member.assignment():
+                await member.poll(0.05)
+
+    asyncio.run(main())

@@ -458,3 +458,32 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     run_through(engine.attend())
     assert assigned == {partition: OffsetAndMetadata(2)}
     assert not engine.waiting_for_start
+
+
+@pytest.mark.parametrize("unassign", [GroupConsumer.unassign, GroupConsumer.incremental_unassign])
+def test_unassign_inside_on_revoke_leaves_the_kept_partitions_assigned(kafka: EmbeddedKafka, unassign: Any) -> None:
+    def on_revoke(who: GroupConsumer, rows: Any) -> None:
+        unassign(who, *([rows] if unassign is GroupConsumer.incremental_unassign else []))
+
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"], on_revoke=on_revoke)
+        eventually(lambda: len(held(one)) == 4, step=one.poll_and_keep)
+        two.subscribe(["orders"])
+        _share(one, two)
+
+
+@pytest.mark.parametrize("assign", [GroupConsumer.assign, GroupConsumer.incremental_assign])
+def test_a_part_that_on_assign_selects_is_a_part_of_the_added_partitions(kafka: EmbeddedKafka, assign: Any) -> None:
+    added: list[list[int]] = []
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        added.append([each.partition for each in rows])
+        assign(who, [row(1), row(2)])
+
+    with consumer(kafka) as one:
+        one.subscribe(["other"])
+        eventually(one.assignment, step=one.poll_and_keep)
+        one.subscribe(["other", "orders"], on_assign=on_assign)
+        eventually(lambda: added, step=one.poll_and_keep)
+        assert added == [[0, 1, 2, 3]]
+        assert [(each.topic, each.partition) for each in one.assignment()] == [("orders", 1), ("orders", 2), ("other", 0)]
