@@ -267,13 +267,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     async def _do_what_callbacks_asked(self) -> None:
         self._engine.returns_early = False
-        while self._then:
+        while self._then and not self._closed:
             await self._then.pop(0)()
 
     def _do_later(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Schedule a callback's work for the end of the present call, and make this call end soon."""
         self._then.append(work)
         self._engine.returns_early = True
+
+    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Change the subscription or the assignment; after an ``unsubscribe`` that the same callback requested."""
+        if self._then and self._in_callback:
+            self._do_later(work)
+        else:
+            self._run(work)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -554,7 +561,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 await self._engine.unassign(frozenset(self._engine.table))
             self._subscription = self._engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
 
-        self._run(subscribe)
+        self._change(subscribe)
 
     def unsubscribe(self) -> None:
         """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it returns."""
@@ -574,6 +581,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._in_order:
             self._deliveries.finish(get_ident())
         self._run(unsubscribe)
+        if self._then:
+            # on_revoke requested these calls.
+            self._run(self._do_what_callbacks_asked)
 
     def assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, without a group.
@@ -616,7 +626,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 declined = held - self._engine.assigned
                 await self._engine.select(positions, held if instead else held & (positions.keys() | declined))
 
-        self._run(assign)
+        self._change(assign)
 
     def unassign(self) -> None:
         """End a manual assignment, or stop reading all of the group's assigned partitions; inside on_revoke, do nothing."""
@@ -646,7 +656,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             else:
                 await self._engine.unassign(gone)
 
-        self._run(unassign)
+        self._change(unassign)
 
     # -- state --------------------------------------------------------------------------------------------------------
 

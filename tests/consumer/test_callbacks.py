@@ -487,3 +487,33 @@ def test_a_part_that_on_assign_selects_is_a_part_of_the_added_partitions(kafka: 
         eventually(lambda: added, step=one.poll_and_keep)
         assert added == [[0, 1, 2, 3]]
         assert [(each.topic, each.partition) for each in one.assignment()] == [("orders", 1), ("orders", 2), ("other", 0)]
+
+
+@pytest.mark.parametrize("then", ["subscribe", "assign"])
+def test_a_callback_may_unsubscribe_and_then_read_other_partitions(kafka: EmbeddedKafka, then: str) -> None:
+    produce(kafka, "other", {0: range(1)})
+    called: list[object] = []
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        if not called:
+            called.append(rows)
+            who.unsubscribe()
+            if then == "subscribe":
+                who.subscribe(["other"])
+            else:
+                who.assign([row(0, 0, "other")])
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        (message,) = take(one, 1)
+        assert message.topic() == "other"
+        assert [(each.topic, each.partition) for each in one.assignment()] == [("other", 0)]
+
+
+def test_a_close_inside_on_revoke_takes_effect_although_unsubscribe_called_it(kafka: EmbeddedKafka) -> None:
+    one = consumer(kafka)
+    one.subscribe(["orders"], on_revoke=lambda who, rows: who.close())
+    eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+    one.unsubscribe()
+    with pytest.raises(ClosedError, match="Consumer closed"):
+        one.poll_and_keep()
