@@ -258,8 +258,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
         self._took_part = False
-        await self._report_commits()
-        await self._call_back(callback, self, rows(partitions))
+        try:
+            await self._report_commits()
+        finally:
+            # The partitions change hands even if on_commit raises, so the application must learn of the change.
+            await self._call_back(callback, self, rows(partitions))
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call a function of the application on the application's thread."""

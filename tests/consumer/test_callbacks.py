@@ -517,3 +517,20 @@ def test_a_close_inside_on_revoke_takes_effect_although_unsubscribe_called_it(ka
     one.unsubscribe()
     with pytest.raises(ClosedError, match="Consumer closed"):
         one.poll_and_keep()
+
+
+def test_on_revoke_is_called_although_on_commit_raises_before_it(kafka: EmbeddedKafka) -> None:
+    log = CallbackLog()
+
+    def on_commit(error: Any, rows: Any) -> None:
+        raise ZeroDivisionError
+
+    with consumer(kafka, on_commit=on_commit, enable_auto_commit=False) as one:
+        one.subscribe(["orders"], **log.callbacks("on_revoke"))
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        one.commit(offsets=[row(0, 0)])
+        # Commits are sent in the order of the calls, so the outcome of the first commit is known after the second.
+        one.commit(offsets=[row(1, 0)], asynchronous=False)
+        with pytest.raises(ZeroDivisionError):
+            one.unsubscribe()
+    assert log.events == [("revoked", [0, 1, 2, 3])]
