@@ -285,8 +285,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 try:
                     failure = await engine.finish(max(0.0, ends - loop.time()))
                     await self._report_outcomes()
-                    if self._arrow is not None:
-                        await self._arrow.plane.close()
                 finally:
                     self._turns.give(call)
         except CoordinatorError as error:
@@ -294,6 +292,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         finally:
             try:
                 if engine is not None:
+                    if self._arrow is not None:
+                        await self._arrow.plane.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000)
                     await self._clusters().release(self._settings.client)
             finally:

@@ -783,13 +783,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             if not self._engine.closing:
                 failure = await self._engine.finish(limit_s)
                 await self._report_commits()
-                if self._arrow is not None:
-                    await self._arrow.plane.close()
         finally:
             # If an interrupt occurs during these steps, the next close continues with them.
             self._engine.closing = True
             self._core.application.look_again()
             try:
+                if self._arrow is not None:
+                    await self._arrow.plane.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:
                 self._closed = True

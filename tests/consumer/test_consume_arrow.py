@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from consumer_coord import GroupConsumer
+from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.config import parse
@@ -478,7 +478,9 @@ def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monk
         assert {each.partition: each.offset for each in one.position([row(number) for number in range(4)])} == before
 
 
-def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set after a fetcher was closed."""
     closed = threading.Event()
     close = Fetcher.close
 
@@ -487,6 +489,44 @@ def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, monkeypatch: 
         closed.set()
 
     monkeypatch.setattr(Fetcher, "close", closing)
+    return closed
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_close_that_an_exception_interrupts_ends_the_fetcher(
+    kafka: EmbeddedKafka, closed: threading.Event, error: type[BaseException]
+) -> None:
+    def on_commit(failure: Any, rows: Any) -> None:
+        raise error
+
+    one = consumer(kafka, on_commit=on_commit, enable_auto_commit=False)
+    one.subscribe(["orders"])
+    read([one], bool)
+    one.commit(offsets=[row(0, 0)])
+    with pytest.raises(error):
+        one.close()
+    one.close()
+    assert closed.is_set()
+
+
+def test_an_asyncio_close_that_an_exception_interrupts_ends_the_fetcher(kafka: EmbeddedKafka, closed: threading.Event) -> None:
+    def on_commit(failure: Any, rows: Any) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
+        one = AsyncGroupConsumer({**settings, "on_commit": on_commit})
+        await one.assign([row(0, 0)])
+        assert len(await one.consume_arrow())
+        await one.commit(offsets=[row(0, 0)])
+        with pytest.raises(ZeroDivisionError):
+            await one.close()
+
+    asyncio.run(main())
+    assert closed.is_set()
+
+
+def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, closed: threading.Event) -> None:
     one = consumer(kafka)
     one.subscribe(["orders"])
     read([one], bool)
