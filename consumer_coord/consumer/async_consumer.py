@@ -345,6 +345,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback:
             return None
         core.application.polls += 1
+        if self._deliveries.left:
+            # This task may have read a record of a failed task again, and finishes that record by this call.
+            self._asked()
         return ready
 
     async def poll(self, timeout: float | None = None) -> Message | None:

@@ -78,7 +78,7 @@ class Deliveries(Generic[W]):
         self.last: dict[W, Any] = {}
         #: Unfinished records of failed receivers, until another receiver finishes these records: partition -> offset ->
         #: position, and the offset after the records.
-        self._left: dict[TopicPartition, dict[int, tuple[OffsetAndMetadata, int]]] = {}
+        self.left: dict[TopicPartition, dict[int, tuple[OffsetAndMetadata, int]]] = {}
         self._ended = ended
         self._failed = failed
 
@@ -87,13 +87,13 @@ class Deliveries(Generic[W]):
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())
-                if self._left:
+                if self.left:
                     self._read_again(messages)
             elif self._ended(one):
                 # Drop the failed receiver, because the receiver's exception keeps all frames of its stack in memory.
                 left = list(_positions(self.last.pop(one)))
                 for partition, at, end in left:
-                    self._left.setdefault(partition, {})[at.offset] = at, end
+                    self.left.setdefault(partition, {})[at.offset] = at, end
                 logger.warning(
                     "a task failed or was cancelled before it finished its records of %s: automatic commits stay before these"
                     " records until a task reads the records again, seeks past them, or commits a later offset",
@@ -104,10 +104,10 @@ class Deliveries(Generic[W]):
         """Remove these records from the unfinished records of failed receivers."""
         for message in messages if isinstance(messages, Sequence) else (messages,):
             if message.error() is None:
-                left = self._left.get(partition_of_message(message), {})
-                first, end = message.offset(), _end(message)
-                for offset in [one for one in left if first <= one < end]:
-                    del left[offset]
+                partition, first, end = partition_of_message(message), message.offset(), _end(message)
+                records = self.left.pop(partition, {})
+                if left := {offset: one for offset, one in records.items() if not first <= offset < end}:
+                    self.left[partition] = left
 
     def unfinished(self, committed: Mapping[TopicPartition, int]) -> Positions:
         """Return the position of the first unfinished record of each partition.
@@ -115,7 +115,7 @@ class Deliveries(Generic[W]):
         ``committed`` has the offsets that the application committed. The records before these offsets are finished.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        left = ((partition, at, end) for partition, records in self._left.items() for at, end in records.values())
+        left = ((partition, at, end) for partition, records in self.left.items() for at, end in records.values())
         for partition, at, end in chain(left, *map(_positions, tuple(self.last.values()))):
             begin = committed.get(partition, 0)
             if begin >= end:

@@ -110,7 +110,15 @@ def test_a_task_that_ended_by_an_exception_has_not_finished_its_record(kafka: Em
     asyncio.run(main())
 
 
-def test_a_record_of_a_failed_task_is_finished_by_the_task_that_reads_it_again(kafka: EmbeddedKafka) -> None:
+@pytest.mark.parametrize("call", ["getone", "poll", "consume"])
+def test_a_record_of_a_failed_task_is_finished_by_the_task_that_reads_it_again(kafka: EmbeddedKafka, call: str) -> None:
+    async def read(member: AsyncGroupConsumer) -> int:
+        if call == "consume":
+            (message,) = await member.consume(1)
+        else:
+            message = await getattr(member, call)()
+        return int(message.offset())
+
     async def fail(member: AsyncGroupConsumer, count: int) -> None:
         assert len(await member.consume(count, DEADLINE_S)) == count
         raise ZeroDivisionError
@@ -122,7 +130,7 @@ def test_a_record_of_a_failed_task_is_finished_by_the_task_that_reads_it_again(k
                 for count in (3, 2):
                     await asyncio.gather(asyncio.create_task(fail(member, count)), return_exceptions=True)
                     await member.seek(TopicPartition("orders", 0, 0))
-                assert [(await member.getone()).offset() for _ in range(COUNT)] == list(range(COUNT))
+                assert [await read(member) for _ in range(COUNT)] == list(range(COUNT))
             assert await _committed(kafka) == COUNT
 
     asyncio.run(main())
