@@ -535,11 +535,14 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Return messages for a poll inside a callback, without processing changes of the group."""
         if self._arrow is not None:
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
-        ends = time.monotonic() + seconds(timeout, FOREVER_S)
+        me, ends = get_ident(), time.monotonic() + seconds(timeout, FOREVER_S)
+        self._deliveries.finish(me)
         while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
             if time.monotonic() >= ends:
                 return []
-        return self._engine.take(most)
+        messages = self._engine.take(most)
+        self._deliveries.last[me] = tuple(messages)
+        return messages
 
     # -- subscription -------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row
+from tests.support.white_box import librdkafka
 
 COUNT = 20
 
@@ -193,3 +194,25 @@ def test_an_automatic_commit_repeats_a_failed_commit(kafka: EmbeddedKafka) -> No
         with pytest.raises(KafkaException, match="is longer than the brokers"):
             one.commit(offsets=[TopicPartition("orders", 0, 10, metadata="x" * 10_000)], asynchronous=False)
     assert _committed(kafka) == 10
+
+
+def test_a_record_that_a_callback_polled_is_not_committed_if_its_processing_raised(kafka: EmbeddedKafka) -> None:
+    polled: list[int] = []
+
+    def error_cb(error: KafkaError) -> None:
+        message = one.poll(DEADLINE_S)
+        assert message is not None
+        polled.append(int(message.offset()))
+        raise ZeroDivisionError
+
+    def run() -> None:
+        with one:
+            one.poll(DEADLINE_S)
+
+    one = consumer(kafka, error_cb=error_cb)
+    one.assign([row(0, 0)])
+    librdkafka(one).reported.append(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert polled == [0]
+    assert _committed(kafka) == 0
