@@ -811,9 +811,9 @@ class Engine:
         finished = self.finished()
         if self._auto_store:
             for partition, at in self._unfinished(committed).items():
-                start = self.table[partition].start if partition in self.table else None
-                # An unfinished record of an earlier reading may lie before the start of the present reading.
-                if partition in finished and start is not None and start.offset <= at.offset < finished[partition].offset:
+                # An unfinished record of an earlier reading may lie before the first record of the present reading.
+                cursor = self.worker.cursors.get(partition) if partition in finished else None
+                if cursor and cursor.first is not None and cursor.first <= at.offset < finished[partition].offset:
                     finished[partition] = at
         else:
             finished = {**self._starts(self.table, (Origin.RESET,)), **finished}

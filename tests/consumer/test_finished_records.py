@@ -196,6 +196,23 @@ def test_an_automatic_commit_repeats_a_failed_commit(kafka: EmbeddedKafka) -> No
     assert _committed(kafka) == 10
 
 
+def test_a_record_of_a_partition_that_is_no_longer_read_stays_unfinished(kafka: EmbeddedKafka) -> None:
+    """The application stops reading the partition after processing raised."""
+
+    def run() -> None:
+        with consumer(kafka) as one:
+            one.subscribe(["orders"])
+            try:
+                _polls(one)
+            except ZeroDivisionError:
+                one.incremental_unassign([row(0)])
+                raise
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert _committed(kafka) == 3
+
+
 def test_a_record_that_a_callback_polled_is_not_committed_if_its_processing_raised(kafka: EmbeddedKafka) -> None:
     polled: list[int] = []
 
