@@ -404,6 +404,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return messages
 
     async def _deliver_events(self) -> None:
+        if self._scheduler is not None:
+            # The callback of a cancelled call may still run.
+            await self._scheduler.wait_idle()
         if self._arrow is not None:
             # Without an assignment, librdkafka reports its events only inside a call of its handle.
             self._librdkafka.take(1)

@@ -1118,6 +1118,7 @@ class Engine:
         self.auto.stop()
         failure: CoordinatorError | None = None
         if self.manual:
+            await self._scheduler.wait_idle()
             await self.worker.idle()
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))

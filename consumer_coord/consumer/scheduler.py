@@ -107,20 +107,21 @@ class Scheduler:
             await self._bell.wait(timeout_s)
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work`` in a task whose context marks it as a callback; the task continues if the caller is cancelled."""
-        callback, outer = object(), self._running
+        """Await ``work`` in a task whose context marks it as a callback; the task continues if the caller is cancelled.
+
+        The caller must call :meth:`wait_idle` first, because only one callback may run.
+        """
+        callback = object()
 
         async def run() -> None:
             try:
                 await work
             finally:
-                self._running = outer
+                self._running = None
 
         context = contextvars.copy_context()
         context.run(self._callback.set, callback)
-        if outer is None:
-            self._running_since = self._loop.time()
-        self._running = callback
+        self._running, self._running_since = callback, self._loop.time()
         self._work = self._loop.create_task(run(), context=context)
         try:
             await asyncio.shield(self._work)

@@ -15,6 +15,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConcurrentUseError
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce, take
 from tests.support.waiting import eventually_async
+from tests.support.white_box import librdkafka
 
 
 @pytest.fixture
@@ -215,6 +216,41 @@ def test_an_executor_of_the_application_carries_out_the_calls_and_is_left_open(k
             assert executor.submit(lambda: 1).result() == 1
         with pytest.raises(ValueError, match="max_workers must be at least 1"):
             AsyncGroupConsumer(config, max_workers=0)
+
+    asyncio.run(main())
+
+
+def test_a_callback_of_a_cancelled_call_ends_before_the_next_callback_begins(kafka: EmbeddedKafka) -> None:
+    """If both ran at the same time, the end of the first would make the second wait for the turn of its own caller."""
+
+    async def main() -> None:
+        steps: list[str] = []
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def stats_cb(statistics: str) -> None:
+            steps.append(f"{statistics} begins")
+            began.set()
+            await goes_on.wait()
+            await member.position([TopicPartition("orders", 0)])
+            steps.append(f"{statistics} ends")
+
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "stats_cb": stats_cb}
+        async with AsyncGroupConsumer(config) as member, asyncio.timeout(DEADLINE_S):
+            await member.assign([TopicPartition("orders", 0, 0)])
+            reported = librdkafka(member).reported
+            reported.append("first")
+            cancelled = asyncio.create_task(member.poll())
+            await began.wait()
+            cancelled.cancel()
+            await asyncio.wait({cancelled})
+            reported.append("second")
+            poll = asyncio.create_task(member.poll(0))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert steps == ["first begins"]
+            goes_on.set()
+            await poll
+        assert steps == ["first begins", "first ends", "second begins", "second ends"]
 
     asyncio.run(main())
 
