@@ -32,8 +32,8 @@ this point, so the fetcher checks the position with OffsetForLeaderEpoch wheneve
 
 *Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. If the caller
 must decide what to do after an error, the partition stops, and the caller receives a :class:`Stopped` after the last records of
-the partition. An error that no retry resolves, such as refused credentials, is raised by :meth:`Fetcher.take` and
-:meth:`Fetcher.wait`.
+the partition. An error that ends a broker's task, such as refused credentials, is raised by :meth:`Fetcher.take`. Then the
+fetcher tries again, because the password may be corrected; only a crash is raised by every further call.
 
 The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
 """
@@ -136,14 +136,18 @@ class Fetcher:
         """Return fetched records, and reports that partitions stopped, in order of arrival, without waiting.
 
         Return up to ``max_bytes`` of record batches, but at least one item if there is one. Call :meth:`advance` for each
-        :class:`FetchedRecords` when its records are decoded. If an error ended the fetcher, raise it.
+        :class:`FetchedRecords` when its records are decoded. If an error ended the task of a broker, raise it.
         """
         self._check_open()
         found = self._buffer.take(max_bytes)
         if found:
             self._look()
-        elif self._failure is not None:
-            raise self._failure
+        elif (failure := self._failure) is not None:
+            if isinstance(failure, FatalError):
+                self._failure = None
+                for state in self._states.values():
+                    self.place(state)
+            raise failure
         return found
 
     async def wait(self, deadline: Deadline) -> bool:
@@ -240,16 +244,17 @@ class Fetcher:
         if broker_id not in self._tasks:
             self._brokers[broker_id] = BrokerFetches(self, broker_id)
             task = asyncio.get_running_loop().create_task(self._brokers[broker_id].run(), name=f"fetch from broker {broker_id}")
-            task.add_done_callback(self._ended)
+            task.add_done_callback(lambda done: self._ended(broker_id, done))
             self._tasks[broker_id] = task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Record the error that ended a broker's task: an error that no retry resolves, or a crash."""
+    def _ended(self, broker_id: int, task: asyncio.Task[None]) -> None:
+        """Record the error that ended a broker's task: an error that the application must correct, or a crash."""
         if task.cancelled() or self._closed:
             return
         error = task.exception()
         if isinstance(error, FatalError):
             self._failure = error
+            del self._tasks[broker_id]
         else:
             logger.error("a task of the fetcher crashed", exc_info=error)
             self._failure = CoordinatorError(f"{task.get_name()!r} crashed: {error!r}; please report this")

@@ -777,7 +777,7 @@ def test_settings_out_of_range_are_refused_by_name() -> None:
 # -- what no retry cures
 
 
-def test_refused_credentials_are_raised_by_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_credentials_are_raised_by_take_until_they_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World) -> None:
         client = world.client()
         fetcher = Fetcher(client)
@@ -785,16 +785,25 @@ def test_refused_credentials_are_raised_by_take(monkeypatch: pytest.MonkeyPatch)
 
         ask = client.request
 
+        right = False
+
         async def refuse(broker: Any, message: Any, **settings: Any) -> Any:
-            if getattr(message, "request_class", None) is FetchRequest:
+            if not right and getattr(message, "request_class", None) is FetchRequest:
                 raise AuthenticationError("wrong password")
             return await ask(broker, message, **settings)
 
         monkeypatch.setattr(client, "request", refuse)
         fetcher.assign(from_start(T0))
-        await fetcher.wait(Deadline.after(10_000))
+        for _ in range(2):
+            assert await fetcher.wait(Deadline.after(10_000))
+            with pytest.raises(AuthenticationError, match="wrong password"):
+                fetcher.take(1)
+        assert await fetcher.wait(Deadline.after(10_000))
+        right = True
         with pytest.raises(AuthenticationError, match="wrong password"):
             fetcher.take(1)
+        assert await fetcher.wait(Deadline.after(10_000))
+        assert [item.partition for item in fetcher.take(1)] == [T0]
         await fetcher.close()
 
     play(test)
