@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 import random
+import sys
 import threading
 import time
 import weakref
@@ -246,11 +247,20 @@ class Runtime:
             application.look_again()
 
     def check_process(self) -> None:
-        """Raise :class:`ForkedError` in a process other than the one that created the runtime."""
+        """Raise :class:`ForkedError` in another process, and :class:`ClosedError` while the interpreter shuts down.
+
+        The background thread does not run there, so a call would wait for ever. Python ends daemon threads before it destroys
+        the modules' objects, whose ``__del__`` may close a consumer.
+        """
         if os.getpid() != self.pid:
             raise ForkedError(
                 f"this object belongs to process {self.pid}, from which process {os.getpid()} was forked:"
                 " create a new consumer in the child"
+            )
+        if self.loop.is_closed() or sys.is_finalizing():
+            raise ClosedError(
+                "the background loop has ended, because the Python interpreter is shutting down: close the consumer before the"
+                " program ends"
             )
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], *, timeout_ms: float | None = None) -> T:
@@ -258,7 +268,6 @@ class Runtime:
 
         ``timeout_ms`` is the coroutine's own time limit. A few seconds after this limit, the wait ends in any case.
         """
-        self.check_process()
         if threading.current_thread() is self.thread:
             raise ConcurrentUseError("a blocking call on the loop's thread would wait for itself: await the coroutine")
         future = self.submit(work)
@@ -276,12 +285,8 @@ class Runtime:
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
         """Start a coroutine on the loop, from any thread."""
-        self._check_running()
+        self.check_process()
         return start_on(self.loop, work())
-
-    def _check_running(self) -> None:
-        if self.loop.is_closed():
-            raise ClosedError("the background loop has ended, because the Python interpreter is shutting down")
 
     def on_exit(self, leave: Leave) -> None:
         """Run ``leave`` at interpreter exit, unless :meth:`forget` removes it before the exit."""

@@ -337,3 +337,30 @@ def test_no_call_imports_a_module_of_confluent_kafka(kafka: EmbeddedKafka) -> No
     )
     ended = _run_program(program)
     assert ended.stdout.strip() == "[]", ended.stderr
+
+
+def test_a_close_while_the_interpreter_destroys_its_objects_does_not_wait_for_ever(kafka: EmbeddedKafka) -> None:
+    """At this time the background thread has ended. The member left the group before, when the exit began."""
+    done = _run_program(
+        textwrap.dedent(
+            f"""
+            from tests.support.consumer.embedded import consumer
+            from types import SimpleNamespace as Kafka
+
+            class Service:
+                def __init__(self):
+                    self.consumer = consumer(Kafka(bootstrap_servers={kafka.bootstrap_servers!r}))
+
+                def __del__(self):
+                    self.consumer.close()
+
+            service = Service()
+            service.consumer.subscribe(["orders"])
+            while not service.consumer.assignment():
+                service.consumer.poll_and_keep()
+            """
+        )
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the Python interpreter is shutting down" in done.stderr
+    eventually(lambda: kafka.group_state(GROUP) == "Empty")
