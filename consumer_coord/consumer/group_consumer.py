@@ -225,8 +225,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def __next__(self) -> Message:
         """Return the next message, without a time limit; for a message with an error, raise the error."""
         message = self.poll()
-        if message is None:
-            raise StopIteration
+        while message is None:
+            # A callback unsubscribed or closed the consumer, and may have subscribed again.
+            if self._closed or not (self._core.protocol.subscribed or self._engine.manual):
+                raise StopIteration
+            message = self.poll()
         if message.error() is not None:
             failure, self._failure = self._failure, None
             raise message_failure(message, self._settings.librdkafka) if failure is None else to_kafka_exception(failure)
@@ -575,9 +578,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         async def unsubscribe() -> None:
             if not self._engine.manual:
                 limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
+                before = self._subscription
                 failure = await self._engine.revoke_all(time.monotonic() + limit_s)
-                await self._core.unsubscribe()
-                self._subscription = NOTHING
+                # Keep a subscription that on_revoke has made.
+                if self._subscription is before:
+                    await self._core.unsubscribe()
+                    self._subscription = NOTHING
                 if failure is not None:
                     raise failure
 

@@ -534,3 +534,24 @@ def test_on_revoke_is_called_although_on_commit_raises_before_it(kafka: Embedded
         with pytest.raises(ZeroDivisionError):
             one.unsubscribe()
     assert log.events == [("revoked", [0, 1, 2, 3])]
+
+
+def test_a_subscription_that_on_revoke_makes_outlives_the_unsubscribe_that_called_it(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_revoke=lambda who, rows: who.subscribe(["other"]))
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        one.unsubscribe()
+        eventually(lambda: {each.topic for each in one.assignment()} == {"other"}, step=one.poll_and_keep)
+
+
+def test_an_iteration_goes_on_after_a_callback_subscribed_again(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "other", {0: range(1)})
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        if who.subscription() == {"orders"}:
+            who.unsubscribe()
+            who.subscribe(["other"])
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        assert next(one).topic() == "other"
