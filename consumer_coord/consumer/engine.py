@@ -824,13 +824,17 @@ class Engine:
         }
 
     def store(self, positions: Positions) -> None:
-        """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``."""
+        """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``.
+
+        As in librdkafka, raise :class:`NotAssignedError` only if none of the partitions is assigned.
+        """
         if self._auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
-        self.must_hold(positions, "store_offsets")
-        for partition, at in positions.items():
-            if partition in self.table:
-                self._put(PartitionEvent.STORE, [partition], stored=at)
+        held = positions.keys() & self.table.keys() - self._in_phase(Phase.LOST)
+        if positions and not held:
+            raise NotAssignedError(f"store_offsets: not assigned to this consumer: {listed(positions)}")
+        for partition in held:
+            self._put(PartitionEvent.STORE, [partition], stored=positions[partition])
 
     def entries(self, wanted: Positions) -> Mapping[TopicPartition, Entry]:
         """Return positions with the present ownership numbers and topic ids, for a commit; callable from any thread."""

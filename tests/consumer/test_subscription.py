@@ -426,3 +426,15 @@ def test_a_consumer_is_a_context_manager_and_an_iterator(kafka: EmbeddedKafka) -
             if len(seen) == 3:
                 break
     assert seen == [b"0", b"1", b"2"]
+
+
+def test_offsets_of_assigned_partitions_are_stored_although_others_are_not_assigned(kafka: EmbeddedKafka) -> None:
+    """As with confluent-kafka."""
+    with consumer(kafka, enable_auto_offset_store=False, enable_auto_commit=False) as one:
+        one.assign([row(0, 0)])
+        one.store_offsets(offsets=[row(1, 5), row(0, 1)])
+        committed = one.commit(asynchronous=False)
+        assert committed is not None
+        assert [(each.partition, each.offset) for each in committed] == [(0, 1)]
+        with pytest.raises(NotAssignedError, match="orders-1"):
+            one.store_offsets(offsets=[row(1, 5)])
