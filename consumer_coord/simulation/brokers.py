@@ -272,10 +272,12 @@ class SimulatedCluster:
         Without a leader epoch, at most the end of the log.
         """
         found = self.kafka.topics.partition(partition.topic, partition.partition)
-        if found is None or not isinstance(found.log, RecordedLog):
+        if found is None:
             return offset
         if leader_epoch < 0:
             return min(offset, found.log.end_offset)
+        if not isinstance(found.log, RecordedLog):
+            return offset
         end = found.log.end_offset_for(leader_epoch, found.leader_epoch)[1]
         return offset if end < 0 else min(offset, end)
 

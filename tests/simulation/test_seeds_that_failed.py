@@ -154,6 +154,7 @@ WHAT_IT_WAS = {
     1500006052: "processing raised in the middle of a batch of columns, and the application never committed the rest of it",
     2100000225: "an owner that had sought committed an offset without its epoch beyond the end of a truncated log: the checkers"
     " expected the next owner to start there",
+    2328308226: "the same after a topic was created again, without Fetch requests: the next owner moved the offset back",
     1620000149: "the first records of a recreated topic were aborted; the checkers missed that the owner began with them",
     1620000273: "a bounded read ended where its owner had begun, at the commit of records that a truncation had removed before",
     1700000149: "one call delivered two runs of a partition, and another task closed: the checkers took the first for finished",
