@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S
+from consumer_coord.consumer.engine import FOREVER_S, SLICE_S
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
 from consumer_coord.consumer.librdkafka.rows import GivenRows, seconds
 from consumer_coord.consumer.offset_calls import OffsetCalls
@@ -42,6 +42,7 @@ class ArrowCalls(OffsetCalls):
     #: True after a call of poll or consume had to wait for messages.
     _reads_messages = False
     _arrow: ArrowReads | None = None
+    _request: Request | None = None
     _then: list[Callable[[], Coroutine[Any, Any, None]]]
 
     async def _do_what_callbacks_asked(self) -> None:
@@ -68,12 +69,13 @@ class ArrowCalls(OffsetCalls):
         """
         me, mine = get_ident(), False
         try:
-            request = self._request(max_records, max_bytes, seconds(timeout, FOREVER_S), columns, None)
+            request = self._request = self._checked(columns, max_records, max_bytes, None)
+            timeout_s = seconds(timeout, FOREVER_S)
             if self._user:
                 self._wait_to_read(me)
             self._user = me
             mine = True
-            batch, delivered, rest, worker = self._next_batch(me, request)
+            batch, delivered, rest, worker = self._next_batch(me, request, timeout_s)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             if delivered:
@@ -105,40 +107,39 @@ class ArrowCalls(OffsetCalls):
 
         with drop_in_exceptions():
             bounds = Bounds.of(self._settings, until)
-        return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
+        return _Batches(self, self._checked(columns, max_records, max_bytes, bounds))
 
-    def _request(
-        self, max_records: int, max_bytes: int, timeout_s: float, columns: Sequence[str], bounds: Bounds | None
-    ) -> Request:
+    def _checked(self, columns: Sequence[str], max_records: int, max_bytes: int, bounds: Bounds | None) -> Request:
         from consumer_coord.consumer.arrow_reads import Request
 
         self._check_open()
         with drop_in_exceptions():
-            return Request.checked(columns, max_records, max_bytes, timeout_s, bounds)
+            return Request.checked(columns, max_records, max_bytes, bounds, last=self._request)
 
     def _wait_to_read(self, me: int) -> None:
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
         self._wait_for_turn(me)
 
-    def _next_batch(self, me: int, request: Request) -> _Prepared:
+    def _next_batch(self, me: int, request: Request, timeout_s: float) -> _Prepared:
         """Return the next batch (empty after the time limit or at the end); the calling thread must have its turn."""
         self._core.application.polls += 1
         self._deliveries.finish(me)
-        ends, bounds = time.monotonic() + request.timeout_s, request.bounds
+        ends, bounds = time.monotonic() + timeout_s, request.bounds
         while True:
             with drop_in_exceptions():
                 arrow = self._arrow or self._on_loop(self._begin_arrow)
                 ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
             worker = self._engine.worker
-            decoding = request.decoding(worker.ready if ready else ())
+            if not ready:
+                if bounds is None or bounds.reached or self._closed:
+                    return request.empty, (), worker.ready, worker
+                continue
+            decoding = request.decoding(worker.ready)
             while decoding.step():
                 pass
             batch = arrow.batch(decoding)
-            if not ready:
-                if bounds is None or bounds.reached or self._closed:
-                    return batch, (), decoding.rest, worker
-            elif not self._engine.deliverable:
+            if not self._engine.deliverable:
                 continue
             elif len(batch):
                 return batch, tuple(decoding.delivered.values()), decoding.rest, worker
@@ -162,18 +163,50 @@ class ArrowCalls(OffsetCalls):
             raise notes.popleft()
         try:
             self._coordinator.check_process()
-            engine = self._engine
-            if bounds is None and engine.worker.ready and not self._calls and not engine.attention and engine.deliverable:
-                # Chunks wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
-                engine.core.application.poll_times.record(time.monotonic(), engine.core.application.calls)
-                return True
+            engine, application = self._engine, self._core.application
+            news = application.news
+            if bounds is None and not self._calls and not engine.attention:
+                # Nothing else is pending. A step on the loop would take four times as long as a small batch.
+                if engine.worker.ready and engine.deliverable:
+                    application.poll_times.record(time.monotonic(), application.calls)
+                    return True
+                if self._quiet is news:
+                    timeout_s = self._wait_for_chunks(arrow, timeout_s)
+                    if timeout_s <= 0 and self._nothing_new(arrow):
+                        return False
+                    news = application.news
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
+            if engine.fast_path and not (engine.worker.ready or self._calls):
+                self._quiet = news
             if self._then:
                 self._on_loop(self._do_what_callbacks_asked)
                 ready = ready and not self._closed and bool(self._engine.worker.ready)
             return ready
         except CallbackError as error:
             raise_cause(error)
+
+
+    def _nothing_new(self, arrow: ArrowReads) -> bool:
+        """Whether a step on the loop would find nothing to do."""
+        return self._quiet is self._core.application.news and not (self._engine.attention or arrow.plane.ready)
+
+    def _wait_for_chunks(self, arrow: ArrowReads, timeout_s: float) -> float:
+        """Wait without a step on the loop, because the last step found no other work; return the remaining time, in seconds."""
+        application = self._core.application
+        ends = time.monotonic() + timeout_s
+        while True:
+            began = time.monotonic()
+            application.bell.clear()
+            self._handle.poll(0)
+            if self._librdkafka.reported:
+                application.look_again()
+            if began < ends and self._nothing_new(arrow):
+                application.bell.wait(min(ends - began, SLICE_S))
+            moment = time.monotonic()
+            application.poll_times.record_quiet(began, application.calls, moment - began)
+            if moment >= ends or not self._nothing_new(arrow):
+                return max(0.0, ends - moment)
+            application.waited()
 
 
 class _Batches(Iterator["ArrowColumns"]):
@@ -194,7 +227,7 @@ class _Batches(Iterator["ArrowColumns"]):
                 consumer._wait_to_read(me)
             consumer._user = me
             mine = True
-            batch, delivered, rest, worker = consumer._next_batch(me, self._request)
+            batch, delivered, rest, worker = consumer._next_batch(me, self._request, FOREVER_S)
             if not delivered:
                 raise StopIteration
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).

@@ -58,6 +58,7 @@ class ArrowReads:
                 config,
                 topic_id=lambda one: engine.table[one].topic_id if one in engine.table else None,
                 wake=engine.core.application.wake,
+                on_ready=engine.core.application.bell.set,
             )
             plane.close_with(consumer)
             worker = ChunkWorker(plane)
@@ -116,22 +117,36 @@ class ArrowReads:
 class Request:
     """The arguments of a read of columns."""
 
-    columns: Sequence[str]
+    columns: tuple[str, ...]
     max_records: int
     max_bytes: int
-    timeout_s: float
     bounds: Bounds | None
+    #: The batch to return while no record is available.
+    empty: ArrowColumns
 
     @classmethod
     def checked(
-        cls, columns: Sequence[str], max_records: int, max_bytes: int, timeout_s: float, bounds: Bounds | None
+        cls,
+        columns: Sequence[str],
+        max_records: int,
+        max_bytes: int,
+        bounds: Bounds | None = None,
+        *,
+        last: Request | None = None,
     ) -> Request:
-        """Check and keep the arguments; raise ValueError for limits below 1, and ``ConfigurationError`` for unknown columns."""
+        """Check and keep the arguments; raise ValueError for limits below 1, and ``ConfigurationError`` for unknown columns.
+
+        ``last``: the last request without bounds. Return this object if its arguments are equal.
+        """
+        if last is not None and bounds is None and (tuple(columns or ()), max_records, max_bytes) == last._arguments:
+            return last
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        # This object is created only to check the names of the columns.
-        Columns(columns)
-        return cls(columns, max_records, max_bytes, timeout_s, bounds)
+        return cls(tuple(columns or ()), max_records, max_bytes, bounds, Columns(columns).finish())
+
+    @property
+    def _arguments(self) -> tuple[tuple[str, ...], int, int]:
+        return self.columns, self.max_records, self.max_bytes
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
         """Return a new decoder of these chunks with new columns, so that an interrupted decoding does not affect later ones."""

@@ -29,6 +29,7 @@ class AsyncArrowCalls:
     #: True after the first call of poll, consume or iteration.
     _reads_messages = False
     _arrow: ArrowReads | None = None
+    _request: Request | None = None
 
     if TYPE_CHECKING:
 
@@ -56,7 +57,8 @@ class AsyncArrowCalls:
         """
         from consumer_coord.consumer.arrow_reads import Request
 
-        return await self._read_columns(Request.checked(columns, max_records, max_bytes, seconds(timeout, FOREVER_S), None))
+        request = self._request = Request.checked(columns, max_records, max_bytes, last=self._request)
+        return await self._read_columns(request, seconds(timeout, FOREVER_S))
 
     def arrow_batches(
         self,
@@ -74,12 +76,12 @@ class AsyncArrowCalls:
         from consumer_coord.consumer.arrow_reads import Bounds, Request
 
         bounds = Bounds.of(self._settings, until)
-        return _Batches(self, Request.checked(columns, max_records, max_bytes, FOREVER_S, bounds))
+        return _Batches(self, Request.checked(columns, max_records, max_bytes, bounds))
 
-    async def _read_columns(self, request: Request) -> ArrowColumns:
+    async def _read_columns(self, request: Request, timeout_s: float) -> ArrowColumns:
         bounds = request.bounds
         now = asyncio.get_running_loop().time
-        ends = now() + request.timeout_s
+        ends = now() + timeout_s
         async with self._used(in_callback=False) as engine:
             engine.core.application.polls += 1
             self._deliveries.finish(asyncio.current_task())
@@ -92,16 +94,16 @@ class AsyncArrowCalls:
             arrow = self._arrow
             while True:
                 ready = await arrow.gather(max(0.0, ends - now()), bounds)
+                if not ready:
+                    if bounds is None or bounds.reached:
+                        return request.empty
+                    continue
                 worker = engine.worker
-                decoding = request.decoding(worker.ready if ready else ())
+                decoding = request.decoding(worker.ready)
                 while decoding.step():
                     await asyncio.sleep(0)
                 batch = arrow.batch(decoding)
                 # No await between the check and the return, so the records still belong to this member.
-                if not ready:
-                    if bounds is None or bounds.reached:
-                        return batch
-                    continue
                 if not engine.deliverable:
                     continue
                 if len(batch):
@@ -122,7 +124,7 @@ class _Batches(AsyncIterator["ArrowColumns"]):
         return self
 
     async def __anext__(self) -> ArrowColumns:
-        batch = await self._consumer._read_columns(self._request)
+        batch = await self._consumer._read_columns(self._request, FOREVER_S)
         if not len(batch):
             raise StopAsyncIteration
         return batch

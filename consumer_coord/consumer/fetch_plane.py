@@ -54,11 +54,16 @@ class FetchPlane:
         *,
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         wake: Callable[[], object],
+        on_ready: Callable[[], object],
     ) -> None:
-        """Create the data plane. ``topic_id`` returns a partition's topic id, and ``wake`` makes the engine check again."""
+        """Create the data plane.
+
+        ``topic_id`` returns a partition's topic id, ``wake`` makes the engine check again, and ``on_ready`` is called on the loop
+        when there is something new to fetch.
+        """
         self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
-        self._fetcher = Fetcher(cluster, FetchConfig.of(config))
+        self._fetcher = Fetcher(cluster, FetchConfig.of(config), on_ready=on_ready)
         self._topic_id = topic_id
         self._wake = wake
         self._serial = 0
@@ -76,6 +81,11 @@ class FetchPlane:
         if wait_s > 0:
             await self._fetcher.wait(Deadline.after(wait_s * 1000))
         sink(self._take())
+
+    @property
+    def ready(self) -> bool:
+        """Whether a fetch would return something at once; readable from any thread."""
+        return self._fetcher.ready
 
     async def wait_idle(self) -> None:
         """Return at once, because no operation of this data plane continues after its caller was cancelled."""

@@ -41,7 +41,7 @@ The fetcher runs on one event loop, and reads time and randomness from the loop 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
@@ -64,7 +64,10 @@ logger: Final = get_logger(__name__)
 class Fetcher:
     """Fetches assigned partitions. Create and use a fetcher on one event loop, and end it with :meth:`close`."""
 
-    def __init__(self, cluster: ClusterClient, config: FetchConfig | None = None) -> None:
+    def __init__(
+        self, cluster: ClusterClient, config: FetchConfig | None = None, *, on_ready: Callable[[], object] = lambda: None
+    ) -> None:
+        """Prepare the fetcher. It calls ``on_ready`` on its loop when :meth:`take` has something new to return or to raise."""
         self.cluster = cluster
         self.config: FetchConfig = config or FetchConfig()
         self.leaders: Leaders = Leaders(cluster)
@@ -74,6 +77,7 @@ class Fetcher:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._buffer = Buffer()
         self._ready = Signal()
+        self._on_ready = on_ready
         self._failure: CoordinatorError | None = None
         self._closed = False
         #: Number of consecutive metadata updates that lacked the leader of an assigned partition.
@@ -150,10 +154,19 @@ class Fetcher:
             raise failure
         return found
 
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`take` has something to return or to raise; readable from any thread."""
+        return bool(self._buffer) or self._failure is not None or self._closed
+
     async def wait(self, deadline: Deadline) -> bool:
         """Wait until :meth:`take` has something to return or to raise; return False if ``deadline`` passes first."""
         self._check_open()
-        return await self._ready.until(lambda: bool(self._buffer) or self._failure is not None or self._closed, deadline)
+        return await self._ready.until(lambda: self.ready, deadline)
+
+    def _announce(self) -> None:
+        self._ready.fire()
+        self._on_ready()
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
         """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current."""
@@ -176,7 +189,7 @@ class Fetcher:
         self._states.clear()
         self._by_broker.clear()
         self._buffer = Buffer()
-        self._ready.fire()
+        self._announce()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -204,7 +217,7 @@ class Fetcher:
         queue = self._by_broker.get(-1 if state.broker_id is None else state.broker_id, {})
         if state.partition in queue:
             queue[state.partition] = queue.pop(state.partition)
-        self._ready.fire()
+        self._announce()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
@@ -212,7 +225,7 @@ class Fetcher:
         logger.debug("%s is no longer fetched: %s", state.partition, error)
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
         self._buffer.add(state, stopped, 0, state.leader_epoch)
-        self._ready.fire()
+        self._announce()
 
     def place(self, state: FetchState) -> None:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
@@ -259,7 +272,7 @@ class Fetcher:
             logger.error("a task of the fetcher crashed", exc_info=error)
             self._failure = CoordinatorError(f"{task.get_name()!r} crashed: {error!r}; please report this")
             self._failure.__cause__ = error
-        self._ready.fire()
+        self._announce()
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 

@@ -25,17 +25,18 @@ from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.config import parse
-from consumer_coord.consumer import arrow_reads
+from consumer_coord.consumer import arrow_calls, arrow_reads
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.consumer.partitions import Partition, Phase
-from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError
+from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError, WakeupError
 from consumer_coord.fetch import FetchedRecords, Fetcher
 from consumer_coord.leaders.list_offsets import ListedOffset
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row
 from tests.support.consumer.signal_points import interrupted
+from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of
 
 COUNT = 50
@@ -206,6 +207,28 @@ def test_waiting_records_need_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypa
         assert all(number != partition for number, _ in pairs(one.consume_arrow(timeout=DEADLINE_S)))
         one.resume([row(partition)])
         assert pairs(one.consume_arrow(1, timeout=DEADLINE_S)) == [(partition, offset + 1)]
+
+
+def test_a_wait_without_other_work_needs_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The records, the end of a commit and a wake-up must end the wait, not the end of a slice.
+    monkeypatch.setattr(arrow_calls, "SLICE_S", 10 * DEADLINE_S)
+    committed: list[Any] = []
+    with member(kafka, on_commit=lambda error, rows: committed.append(error)) as one:
+        one.subscribe(["orders"])
+        read([one], lambda got: len(got) == 4 * COUNT)
+        assert len(one.consume_arrow(timeout=0.05)) == len(one.consume_arrow(timeout=0.05)) == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(one, "_on_loop", lambda work: pytest.fail("a step on the loop"))
+            assert len(one.consume_arrow(timeout=0.05)) == 0
+        producing = threading.Thread(target=produce, args=(kafka, "orders", {1: [1]}))
+        producing.start()
+        assert pairs(one.consume_arrow(timeout=DEADLINE_S)) == [(1, COUNT)]
+        producing.join()
+        one.commit()
+        eventually(lambda: committed == [None], step=lambda: one.consume_arrow(timeout=0.05))
+        one.wakeup()
+        with pytest.raises(WakeupError):
+            one.consume_arrow(timeout=DEADLINE_S)
 
 
 def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:

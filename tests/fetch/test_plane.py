@@ -23,7 +23,7 @@ def test_a_truncation_behind_the_position_does_not_move_it_forward() -> None:
         world.write(T0, 3)
         world.cluster.move_leader("t", 0, 2, 3)
         config = Config(client=ClientConfig(bootstrap_servers=()), coordinator=CoordinatorConfig(group_id="g"))
-        plane = FetchPlane(world.client(), config, topic_id=lambda one: None, wake=lambda: None)
+        plane = FetchPlane(world.client(), config, topic_id=lambda one: None, wake=lambda: None, on_ready=lambda: None)
         events: list[Any] = []
         await plane.assign({T0: OffsetAndMetadata(1, 1)})
         while not events:
