@@ -21,6 +21,7 @@ from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStat
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
+    from consumer_coord.group.application_polls import Application
 
 
 class ReadsColumns:
@@ -41,6 +42,7 @@ class ArrowCalls(OffsetCalls):
     _worker: Any
     #: True after a call of poll or consume had to wait for messages.
     _reads_messages = False
+    _application: Application
     _arrow: ArrowReads | None = None
     _request: Request | None = None
     _then: list[Callable[[], Coroutine[Any, Any, None]]]
@@ -69,13 +71,22 @@ class ArrowCalls(OffsetCalls):
         """
         me, mine = get_ident(), False
         try:
-            request = self._request = self._checked(columns, max_records, max_bytes, None)
+            request = self._request
+            if request is None or not request.has(columns, max_records, max_bytes):
+                request = self._request = self._checked(columns, max_records, max_bytes, None)
             timeout_s = seconds(timeout, FOREVER_S)
             if self._user:
                 self._wait_to_read(me)
             self._user = me
             mine = True
-            batch, delivered, rest, worker = self._next_batch(me, request, timeout_s)
+            self._application.polls += 1
+            self._deliveries.finish(me)
+            if self._quiet is self._application.news:
+                # An idle member spends its processor time here, so this code touches few objects.
+                timeout_s = self._wait_for_chunks(timeout_s)
+                if timeout_s <= 0 and self._nothing_new():
+                    return request.empty
+            batch, delivered, rest, worker = self._next_batch(request, timeout_s)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             if delivered:
@@ -114,17 +125,15 @@ class ArrowCalls(OffsetCalls):
 
         self._check_open()
         with drop_in_exceptions():
-            return Request.checked(columns, max_records, max_bytes, bounds, last=self._request)
+            return Request.checked(columns, max_records, max_bytes, bounds)
 
     def _wait_to_read(self, me: int) -> None:
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
         self._wait_for_turn(me)
 
-    def _next_batch(self, me: int, request: Request, timeout_s: float) -> _Prepared:
+    def _next_batch(self, request: Request, timeout_s: float) -> _Prepared:
         """Return the next batch (empty after the time limit or at the end); the calling thread must have its turn."""
-        self._core.application.polls += 1
-        self._deliveries.finish(me)
         ends, bounds = time.monotonic() + timeout_s, request.bounds
         while True:
             with drop_in_exceptions():
@@ -163,18 +172,12 @@ class ArrowCalls(OffsetCalls):
             raise notes.popleft()
         try:
             self._coordinator.check_process()
-            engine, application = self._engine, self._core.application
+            engine, application = self._engine, self._application
+            if bounds is None and engine.worker.ready and not self._calls and not engine.attention and engine.deliverable:
+                # Chunks wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
+                application.poll_times.record(time.monotonic(), application.calls)
+                return True
             news = application.news
-            if bounds is None and not self._calls and not engine.attention:
-                # Nothing else is pending. A step on the loop would take four times as long as a small batch.
-                if engine.worker.ready and engine.deliverable:
-                    application.poll_times.record(time.monotonic(), application.calls)
-                    return True
-                if self._quiet is news:
-                    timeout_s = self._wait_for_chunks(arrow, timeout_s)
-                    if timeout_s <= 0 and self._nothing_new(arrow):
-                        return False
-                    news = application.news
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
             if engine.fast_path and not (engine.worker.ready or self._calls):
                 self._quiet = news
@@ -185,28 +188,29 @@ class ArrowCalls(OffsetCalls):
         except CallbackError as error:
             raise_cause(error)
 
-
-    def _nothing_new(self, arrow: ArrowReads) -> bool:
+    def _nothing_new(self) -> bool:
         """Whether a step on the loop would find nothing to do."""
-        return self._quiet is self._core.application.news and not (self._engine.attention or arrow.plane.ready)
+        assert self._arrow is not None
+        return self._quiet is self._application.news and not (self._engine.commits.news or self._arrow.plane.ready)
 
-    def _wait_for_chunks(self, arrow: ArrowReads, timeout_s: float) -> float:
+    def _wait_for_chunks(self, timeout_s: float) -> float:
         """Wait without a step on the loop, because the last step found no other work; return the remaining time, in seconds."""
-        application = self._core.application
-        ends = time.monotonic() + timeout_s
+        application, bell = self._application, self._application.bell
+        began = time.monotonic()
+        ends = began + timeout_s
         while True:
-            began = time.monotonic()
-            application.bell.clear()
-            self._handle.poll(0)
+            bell.clear()
+            self._librdkafka.handle.poll(0)
             if self._librdkafka.reported:
                 application.look_again()
-            if began < ends and self._nothing_new(arrow):
-                application.bell.wait(min(ends - began, SLICE_S))
+            if began < ends and self._nothing_new():
+                bell.wait(min(ends - began, SLICE_S))
             moment = time.monotonic()
             application.poll_times.record_quiet(began, application.calls, moment - began)
-            if moment >= ends or not self._nothing_new(arrow):
+            if moment >= ends or not self._nothing_new():
                 return max(0.0, ends - moment)
             application.waited()
+            began = moment
 
 
 class _Batches(Iterator["ArrowColumns"]):
@@ -227,7 +231,9 @@ class _Batches(Iterator["ArrowColumns"]):
                 consumer._wait_to_read(me)
             consumer._user = me
             mine = True
-            batch, delivered, rest, worker = consumer._next_batch(me, self._request, FOREVER_S)
+            consumer._application.polls += 1
+            consumer._deliveries.finish(me)
+            batch, delivered, rest, worker = consumer._next_batch(self._request, FOREVER_S)
             if not delivered:
                 raise StopIteration
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).

@@ -131,22 +131,16 @@ class Request:
         max_records: int,
         max_bytes: int,
         bounds: Bounds | None = None,
-        *,
-        last: Request | None = None,
     ) -> Request:
-        """Check and keep the arguments; raise ValueError for limits below 1, and ``ConfigurationError`` for unknown columns.
-
-        ``last``: the last request without bounds. Return this object if its arguments are equal.
-        """
-        if last is not None and bounds is None and (tuple(columns or ()), max_records, max_bytes) == last._arguments:
-            return last
+        """Check and keep the arguments; raise ValueError for limits below 1, and ``ConfigurationError`` for unknown columns."""
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        return cls(tuple(columns or ()), max_records, max_bytes, bounds, Columns(columns).finish())
+        empty = Columns(columns).finish()
+        return cls(tuple(columns), max_records, max_bytes, bounds, empty)
 
-    @property
-    def _arguments(self) -> tuple[tuple[str, ...], int, int]:
-        return self.columns, self.max_records, self.max_bytes
+    def has(self, columns: Sequence[str], max_records: int, max_bytes: int) -> bool:
+        """Return whether these arguments are equal to this request's arguments."""
+        return max_records == self.max_records and max_bytes == self.max_bytes and tuple(columns or ()) == self.columns
 
     def decoding(self, chunks: Iterable[Any]) -> Decoding:
         """Return a new decoder of these chunks with new columns, so that an interrupted decoding does not affect later ones."""

@@ -57,7 +57,9 @@ class AsyncArrowCalls:
         """
         from consumer_coord.consumer.arrow_reads import Request
 
-        request = self._request = Request.checked(columns, max_records, max_bytes, last=self._request)
+        request = self._request
+        if request is None or not request.has(columns, max_records, max_bytes):
+            request = self._request = Request.checked(columns, max_records, max_bytes)
         return await self._read_columns(request, seconds(timeout, FOREVER_S))
 
     def arrow_batches(

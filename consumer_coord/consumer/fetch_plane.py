@@ -58,8 +58,8 @@ class FetchPlane:
     ) -> None:
         """Create the data plane.
 
-        ``topic_id`` returns a partition's topic id, ``wake`` makes the engine check again, and ``on_ready`` is called on the loop
-        when there is something new to fetch.
+        ``topic_id`` returns a partition's topic id, ``wake`` makes the engine check again, and ``on_ready`` is called on the
+        loop when there is something new to fetch.
         """
         self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import attrs
@@ -45,26 +46,16 @@ _READ_COMMITTED = 1
 #: First version of Fetch whose response reports truncation, and first version whose request needs topic ids.
 _TRUNCATION_FROM = 12
 _TOPIC_IDS_FROM = 13
-#: Maximum wait of a Fetch that omits a partition, in milliseconds. A Fetch omits a partition while the caller has not taken the
-#: partition's earlier records. The wait is short, because the caller may take these records at any moment.
-_WAIT_WITHOUT_ALL_MS = 100
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
 _FAREWELL_MS = 100
 
 
 class Owner(Protocol):
-    """The attributes and methods of the fetcher that the task of one broker uses."""
-
-    config: FetchConfig
-    cluster: ClusterClient
-    leaders: Leaders
+    """The methods of a fetcher that the task of one broker uses."""
 
     def share_bytes(self) -> int:
-        """Return each broker's share of the buffer, in bytes."""
-
-    def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
-        """Return the state of each partition that is fetched from a broker."""
+        """Return the share of each broker in the fetcher's buffer, in bytes."""
 
     def is_current(self, state: FetchState) -> bool:
         """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
@@ -72,11 +63,17 @@ class Owner(Protocol):
     def place(self, state: FetchState) -> None:
         """Choose the broker from which to fetch a partition, and fetch from that broker."""
 
+    def move(self, state: FetchState, task: BrokerFetches | None) -> None:
+        """Let another task fetch a partition; None: no task."""
+
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
         """Keep records until the caller takes them, and move the position to the offset after these records."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""
+
+    def fail(self, error: CoordinatorError) -> None:
+        """Report an error that ended the task of a broker."""
 
 
 @attrs.frozen
@@ -87,40 +84,64 @@ class _Ask:
     wanted: Mapping[TopicPartition, Wanted]
     max_bytes: int
     max_wait_ms: int
+    #: Partitions that are not in the request, because their records use too much of the buffer.
+    omitted: Sequence[FetchState]
 
 
 class BrokerFetches:
-    """The task that fetches from one broker while the fetcher is open."""
+    """A task that sends Fetches to one broker, one at a time, for the partitions of any number of fetchers."""
 
-    def __init__(self, owner: Owner, broker_id: int) -> None:
-        self._owner = owner
-        self._broker_id = broker_id
+    def __init__(
+        self, cluster: ClusterClient, config: FetchConfig, leaders: Leaders, broker_id: int, tasks: Sequence[BrokerFetches]
+    ) -> None:
+        """Create the task. ``tasks``: all tasks for the broker; the caller adds this task."""
+        self.broker_id: int = broker_id
+        #: The partitions to fetch, in the order of the next request.
+        self.partitions: dict[TopicPartition, FetchState] = {}
+        self._cluster = cluster
+        self._config = config
+        self._leaders = leaders
+        self._tasks = tasks
         self._session = FetchSession()
         self._wake = asyncio.Event()
         #: The version of the last response; None before the first response.
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
-        #: The Fetch in flight, and whether the broker may delay the response until there are new records.
+        #: The Fetch in flight, and the request that was sent.
         self._in_flight: asyncio.Task[FetchResponse] | None = None
-        self._waits = False
+        self._asked: _Ask | None = None
 
     @property
     def by_id(self) -> bool:
         """True if the last request named topics by id; also True before the first request."""
         return self._version is None or self._version >= _TOPIC_IDS_FROM
 
+    @property
+    def waits(self) -> bool:
+        """Whether the broker probably delays the response to the Fetch in flight until there are new records."""
+        return self._asked is not None and all(state.at_end for state in self._asked.states.values())
+
+    def serves(self, state: FetchState) -> bool:
+        """Return whether this task fetches a partition soon, or is fetching it from its position now."""
+        asked = self._asked
+        if asked is None or not self.waits or not state.active:
+            return True
+        return asked.states.get(state.partition) is state and asked.wanted[state.partition].offset == state.offset
+
     def check(self) -> None:
-        """Check again whether to send a Fetch."""
+        """Check again whether to send a Fetch. A partition that the Fetch in flight omits must not wait for its response."""
         self._wake.set()
+        if self._asked is not None and self._asked.omitted and self.waits:
+            omitted, self._asked = self._asked.omitted, attrs.evolve(self._asked, omitted=())
+            for state in omitted:
+                if state.task is self:
+                    state.owner.place(state)
 
-    def fetch_now(self) -> None:
-        """Check again at once whether to send a Fetch; cancel a Fetch in flight if it only waits for new records.
-
-        Without the cancellation, a new partition would wait up to ``fetch.wait.max.ms`` for its first records.
-        """
-        self._wake.set()
-        if self._in_flight is not None and self._waits:
+    def interrupt(self) -> None:
+        """Cancel the Fetch in flight, which closes its connection."""
+        self._asked = None
+        if self._in_flight is not None:
             self._in_flight.cancel()
 
     async def run(self) -> None:
@@ -133,7 +154,7 @@ class BrokerFetches:
                     async with asyncio.timeout_at(look_at):
                         await self._wake.wait()
                 continue
-            broker = self._owner.leaders.broker(self._broker_id)
+            broker = self._leaders.broker(self.broker_id)
             if broker is None:
                 # The broker is no longer in the metadata.
                 for state in ask.states.values():
@@ -148,54 +169,74 @@ class BrokerFetches:
 
     async def end_session(self) -> None:
         """End the session at the broker, if a connection is open, to free the broker's memory (best effort)."""
-        part, broker = self._session.final, self._owner.leaders.broker(self._broker_id)
-        connection = None if broker is None else self._owner.cluster.open_connection(broker)
+        part, broker = self._session.final, self._leaders.broker(self.broker_id)
+        connection = None if broker is None else self._cluster.open_connection(broker)
         if part is None or connection is None:
             return
-        config = self._owner.config
-        farewell = Versioned(FetchRequest, lambda version: _request(config, part, 0, 0), newest=self._newest())
+        farewell = Versioned(FetchRequest, lambda version: _request(self._config, part, 0, 0), newest=self._newest())
         try:
             async with asyncio.timeout(_FAREWELL_MS / 1000):
-                await connection.request(farewell, timeout_ms=self._owner.cluster.config.request_timeout_ms)
+                await connection.request(farewell, timeout_ms=self._cluster.config.request_timeout_ms)
         except (CoordinatorError, TimeoutError) as error:
-            logger.debug("the fetch session with broker %d was not ended: %s", self._broker_id, error)
+            logger.debug("the fetch session with broker %d was not ended: %s", self.broker_id, error)
 
     # -- the next request ---------------------------------------------------------------------------------------------
 
     def _next(self) -> tuple[_Ask | None, float | None]:
         """Return the next Fetch; or None, and the time of the next check (None: after a call of :meth:`check`)."""
-        owner, config, moment = self._owner, self._owner.config, now()
+        moment = now()
         if self._not_before > moment:
             return None, self._not_before
-        share, held, left_out = owner.share_bytes(), 0, False
-        look_at: float | None = None
+        if self._tasks[0] is self:
+            self._take_over_idle()
+        due, look_at = self._due(moment)
+        held: Counter[Owner] = Counter()
+        for state in self.partitions.values():
+            held[state.owner] += state.held
+        room = {owner: owner.share_bytes() - size for owner, size in held.items()}
+        most = self._config.max_partition_fetch_bytes
+        omitted = [one for one in due.values() if one.untaken * 2 >= most or room[one.owner] < held[one.owner]]
+        for state in omitted:
+            del due[state.partition]
+        if not due:
+            return None, look_at
+        # The broker may fill the response with records of one fetcher, so the fetcher with the least room sets the limit.
+        max_bytes = min(self._config.fetch_max_bytes, *(room[state.owner] for state in due.values()))
+        return self._ask(due, max_bytes, omitted), None
+
+    def _due(self, moment: float) -> tuple[dict[TopicPartition, FetchState], float | None]:
+        """Return the partitions to fetch now, and the time when the next partition is due after its backoff (None: no such)."""
         due: dict[TopicPartition, FetchState] = {}
-        for partition, state in tuple(owner.partitions_of(self._broker_id).items()):
-            held += state.held
+        look_at: float | None = None
+        for partition, state in tuple(self.partitions.items()):
             if not state.active:
                 continue
             if state.preferred is not None and state.preferred[1] <= moment:
                 state.preferred = None
-                owner.place(state)
-                if state.broker_id != self._broker_id:
+                state.owner.place(state)
+                if state.task is not self:
                     continue
             if state.not_before > moment:
                 look_at = state.not_before if look_at is None else min(look_at, state.not_before)
-            elif state.untaken * 2 >= config.max_partition_fetch_bytes:
-                left_out = True
             else:
                 due[partition] = state
-        if not due or held * 2 > share:
-            return None, look_at
-        return self._ask(due, min(config.fetch_max_bytes, share - held), left_out), None
+        return due, look_at
 
-    def _ask(self, due: Mapping[TopicPartition, FetchState], max_bytes: int, left_out: bool) -> _Ask:
-        config = self._owner.config
+    def _take_over_idle(self) -> None:
+        """Take the partitions of the broker's other tasks that wait for new records, so that one connection is enough."""
+        for other in self._tasks[1:]:
+            if other.waits:
+                for state in tuple(other.partitions.values()):
+                    if state.partition not in self.partitions:
+                        state.owner.move(state, self)
+
+    def _ask(self, due: Mapping[TopicPartition, FetchState], max_bytes: int, omitted: Sequence[FetchState]) -> _Ask:
+        config = self._config
         wanted = {
             partition: Wanted(
                 topic_id=state.topic_id,
                 offset=state.offset,
-                current_leader_epoch=self._owner.leaders.of(partition).epoch,
+                current_leader_epoch=self._leaders.of(partition).epoch,
                 last_fetched_epoch=state.leader_epoch,
                 max_bytes=config.max_partition_fetch_bytes,
             )
@@ -205,22 +246,22 @@ class BrokerFetches:
         if any(state.high_watermark < 0 for state in due.values()):
             # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
             wait_ms = 0
-        elif left_out:
-            wait_ms = min(wait_ms, _WAIT_WITHOUT_ALL_MS)
-        return _Ask(due, wanted, max_bytes, wait_ms)
+        return _Ask(due, wanted, max_bytes, wait_ms, omitted)
 
     def _newest(self) -> int | None:
         """Return the newest Fetch version to use: None for no limit, or a version without topic ids if an id is unknown."""
-        readings = self._owner.partitions_of(self._broker_id).values()
-        return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in readings) else None
+        return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in self.partitions.values()) else None
+
+    def _awaits(self, state: FetchState, offset: int) -> bool:
+        """Return whether a response to a Fetch from ``offset`` still applies; the caller may have sought or paused since."""
+        return state.owner.is_current(state) and state.offset == offset
 
     def _needs_validation(self, state: FetchState) -> bool:
-        epoch = self._owner.leaders.of(state.partition).epoch
+        epoch = self._leaders.of(state.partition).epoch
         return state.leader_epoch >= 0 and epoch >= 0 and state.validated_in != epoch
 
     async def _fetch(self, broker: Broker, ask: _Ask) -> None:
         """Send one Fetch, and apply its response."""
-        owner = self._owner
         named = dict(ask.wanted)
 
         def build(version: int) -> FetchRequest:
@@ -231,13 +272,13 @@ class BrokerFetches:
                 for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
                     del named[partition]
                 if not named:
-                    return _request(owner.config, SessionPart(0, -1, (), ()), 0, 0)
-            return _request(owner.config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
+                    return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
+            return _request(self._config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
-        timeout_ms = owner.cluster.config.request_timeout_ms + ask.max_wait_ms
+        timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
         question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
-        self._waits = all(state.at_end for state in ask.states.values())
-        request = await self._done(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
+        self._asked = ask
+        request = await self._done(self._cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
         if request.cancelled():
             self._session.failed()
             return
@@ -254,12 +295,12 @@ class BrokerFetches:
                 self._not_before = now() + response.throttle_time_ms / 1000
 
     async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
-        """Send a request that :meth:`fetch_now` may cancel; return the request's task when the task is done."""
+        """Send a request that :meth:`interrupt` may cancel; return the request's task when the task is done."""
         self._in_flight = asyncio.create_task(request)
         try:
             await asyncio.wait([self._in_flight])
         finally:
-            done, self._in_flight = self._in_flight, None
+            done, self._in_flight, self._asked = self._in_flight, None, None
             if not done.done():
                 done.cancel()
                 await asyncio.wait([done])
@@ -267,7 +308,7 @@ class BrokerFetches:
 
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
         """Wait for the backoff, then fetch from the current leaders."""
-        cluster = self._owner.cluster
+        cluster = self._cluster
         logger.debug("Fetch from broker %s failed: %s", broker.address, error)
         self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
         self._failures += 1
@@ -275,7 +316,7 @@ class BrokerFetches:
         for state in states.values():
             if state.preferred is not None:
                 state.preferred = None
-                self._owner.place(state)
+                state.owner.place(state)
 
     # -- the response -------------------------------------------------------------------------------------------------
 
@@ -284,18 +325,18 @@ class BrokerFetches:
     ) -> None:
         step = step_for(RESPONSE, response.error_code)
         if step is Step.NEW_SESSION:
-            logger.debug("broker %d: %s", self._broker_id, codes.error_name(response.error_code))
+            logger.debug("broker %d: %s", self.broker_id, codes.error_name(response.error_code))
             if response.error_code == codes.FETCH_SESSION_ID_NOT_FOUND:
                 self._session.not_found()
             else:
                 self._session.failed()
             # The first retry has no backoff.
-            self._not_before = now() + (self._owner.cluster.backoff.ms(self._failures - 1) / 1000 if self._failures else 0)
+            self._not_before = now() + (self._cluster.backoff.ms(self._failures - 1) / 1000 if self._failures else 0)
             self._failures += 1
             return
         if step is not Step.DELIVER:
             raise RetriableError(
-                f"broker {self._broker_id} answered Fetch with {codes.error_name(response.error_code)}",
+                f"broker {self.broker_id} answered Fetch with {codes.error_name(response.error_code)}",
                 code=response.error_code,
             )
         rows = self._session.answered(response)
@@ -303,8 +344,7 @@ class BrokerFetches:
         endpoints = {one.node_id: one for one in response.node_endpoints}
         for partition, row in rows.items():
             state, wanted = states.get(partition), named.get(partition)
-            # After the request was sent, the caller may have sought, paused or unassigned the partition.
-            if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
+            if state is not None and wanted is not None and self._awaits(state, wanted.offset):
                 self._take_row(state, row, endpoints)
         if not any(row.records for row in rows.values()):
             self._note_ends(rows, named, states)
@@ -327,14 +367,14 @@ class BrokerFetches:
                 state.high_watermark = state.offset
 
     def _take_row(self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint]) -> None:
-        owner = self._owner
+        owner = state.owner
         step = step_for(PARTITION, row.error_code)
         if step is not Step.DELIVER:
             leader = row.current_leader
-            if owner.leaders.learn(state.partition, leader.leader_id, leader.leader_epoch, endpoints):
+            if self._leaders.learn(state.partition, leader.leader_id, leader.leader_epoch, endpoints):
                 # The response names the new leader (KIP-951), so the metadata is not needed.
                 state.preferred = None
-                owner.cluster.refresh_soon()
+                self._cluster.refresh_soon()
                 owner.place(state)
                 return
             self._refused(state, step, row.error_code)
@@ -344,10 +384,10 @@ class BrokerFetches:
         if row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
             self._truncated(state, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
         elif row.preferred_read_replica >= 0 and not row.records:
-            expires = now() + owner.cluster.config.metadata_max_age_ms / 1000
+            expires = now() + self._cluster.config.metadata_max_age_ms / 1000
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
-            if state.broker_id == self._broker_id:
+            if state.task is self:
                 # The metadata does not contain the preferred replica, and the leader would name this replica again at once.
                 self._back_off(state)
         elif row.records:
@@ -359,7 +399,7 @@ class BrokerFetches:
         except (MalformedMessageError, UnsupportedVersionError) as error:
             unreadable = type(error)(f"{state.partition}: {error}")
             unreadable.__cause__ = error
-            self._owner.stop(state, StopReason.UNREADABLE, unreadable)
+            state.owner.stop(state, StopReason.UNREADABLE, unreadable)
             return
         aborted = sorted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
         fetched = FetchedRecords(
@@ -376,10 +416,10 @@ class BrokerFetches:
             log_start_offset=row.log_start_offset,
         )
         # Count all bytes of the row, because the response stays in memory until these records are released.
-        self._owner.deliver(state, fetched, len(records))
+        state.owner.deliver(state, fetched, len(records))
 
     def _refused(self, state: FetchState, step: Step, code: int) -> None:
-        owner = self._owner
+        owner = state.owner
         if step is Step.OUT_OF_RANGE:
             if state.preferred is not None:
                 # The follower may lag behind, so only the leader knows where the log begins and ends.
@@ -390,7 +430,7 @@ class BrokerFetches:
         elif step is Step.STOP:
             owner.stop(state, StopReason.REFUSED, refusal(code, state.partition, state.offset))
         else:
-            logger.debug("Fetch of %s from broker %d: %s", state.partition, self._broker_id, codes.error_name(code))
+            logger.debug("Fetch of %s from broker %d: %s", state.partition, self.broker_id, codes.error_name(code))
             if step is Step.BACK_OFF:
                 self._back_off(state)
             else:
@@ -399,11 +439,11 @@ class BrokerFetches:
     def _find_leader(self, state: FetchState) -> None:
         state.preferred = None
         self._back_off(state)
-        self._owner.cluster.refresh_soon()
-        self._owner.place(state)
+        self._cluster.refresh_soon()
+        state.owner.place(state)
 
     def _back_off(self, state: FetchState) -> None:
-        state.not_before = now() + self._owner.cluster.backoff.ms(state.failures) / 1000
+        state.not_before = now() + self._cluster.backoff.ms(state.failures) / 1000
         state.failures += 1
 
     def _truncated(self, state: FetchState, end_epoch: int, end_offset: int) -> None:
@@ -412,7 +452,7 @@ class BrokerFetches:
             f"log truncation detected: {state.partition} was read up to offset {state.offset} of leader epoch"
             f" {state.leader_epoch}, but the leader's log agrees with these records {end}"
         )
-        self._owner.stop(state, StopReason.TRUNCATED, error, (end_offset, end_epoch))
+        state.owner.stop(state, StopReason.TRUNCATED, error, (end_offset, end_epoch))
 
     # -- truncation below Fetch version 12 ----------------------------------------------------------------------------
 
@@ -423,7 +463,7 @@ class BrokerFetches:
         """
         by_leader: dict[Broker, dict[TopicPartition, FetchState]] = {}
         for partition, state in states.items():
-            leader = self._owner.leaders.of(partition).broker
+            leader = self._leaders.of(partition).broker
             if leader is None:
                 self._find_leader(state)
             else:
@@ -432,15 +472,14 @@ class BrokerFetches:
             await self._validate_with(leader, asked)
 
     async def _validate_with(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
-        owner = self._owner
         asked = {
-            partition: (state.offset, state.leader_epoch, owner.leaders.of(partition).epoch)
+            partition: (state.offset, state.leader_epoch, self._leaders.of(partition).epoch)
             for partition, state in states.items()
         }
         request = epochs_request({partition: (current, epoch) for partition, (_, epoch, current) in asked.items()})
         try:
-            answer: OffsetForLeaderEpochResponse = await owner.cluster.request(
-                broker, request, timeout_ms=owner.cluster.config.request_timeout_ms
+            answer: OffsetForLeaderEpochResponse = await self._cluster.request(
+                broker, request, timeout_ms=self._cluster.config.request_timeout_ms
             )
         except UnsupportedVersionError as error:
             # The broker is older than Kafka 2.1. Like Java's client, continue without the check for truncation.
@@ -457,7 +496,7 @@ class BrokerFetches:
             for row in result.partitions:
                 partition = TopicPartition(result.topic, row.partition)
                 asking = missing.pop(partition, None)
-                if asking is not None and owner.is_current(asking) and asking.offset == asked[partition][0]:
+                if asking is not None and self._awaits(asking, asked[partition][0]):
                     self._take_epoch_end(asking, row, asked[partition][2])
         for state in missing.values():
             self._back_off(state)

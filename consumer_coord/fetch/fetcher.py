@@ -10,19 +10,19 @@ records of the current assignment.
 
 *Brokers.* Each assigned partition belongs to one broker: the leader of the partition or, for a limited time, a replica in the
 client's rack (KIP-392). For each broker, one task (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within
-a fetch session (KIP-227). When a response arrives, the task reads the next offset from the headers of the batches
-(``batches.py``). So the task can send the next Fetch before the records of the response are decoded.
+a fetch session (KIP-227). All fetchers of one client with the same settings share these tasks (:class:`SharedFetches`), so a
+Fetch names the partitions of all consumers of the process. When a response arrives, the task reads the next offset from the
+headers of the batches (``batches.py``). So the task can send the next Fetch before the records of the response are decoded.
 
 *The buffer.* The caller takes the records of whole responses (:meth:`Fetcher.take`) and decodes the records. Then it reports
-its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. Every broker has an equal share of
-``queued_max_bytes``:
+its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. Each fetcher has its own buffer, and every
+broker has an equal share of the fetcher's ``queued_max_bytes``:
 
 1. A Fetch omits a partition if at least half of ``max_partition_fetch_bytes`` of the partition's records wait to be taken.
-2. A Fetch is sent only if records of the broker's partitions use at most half of the broker's share, and requests at most the
-   rest of the share.
-3. A Fetch that omits a partition waits only briefly, so that the next Fetch can include the partition. A Fetch that names a
-   partition for the first time does not wait. A Fetch that waits for new records is cancelled when another partition is
-   assigned.
+2. A Fetch omits the partitions of a fetcher whose records from this broker use more than half of the broker's share. The Fetch
+   requests at most the rest of the share, of the fetcher with the least room.
+3. A Fetch waits for new records only if its partitions are at the ends of their logs, and a Fetch that names a partition for
+   the first time does not wait. While a Fetch waits, other partitions are fetched by a second task.
 4. If the application pauses a partition (:meth:`Fetcher.pause`), its records are dropped, and are fetched again after
    :meth:`Fetcher.resume`.
 
@@ -40,15 +40,15 @@ The fetcher runs on one event loop, and reads time and randomness from the loop 
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.buffer import Buffer
-from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.shared import SharedFetches
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, Stopped, StopReason
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
@@ -70,11 +70,11 @@ class Fetcher:
         """Prepare the fetcher. It calls ``on_ready`` on its loop when :meth:`take` has something new to return or to raise."""
         self.cluster = cluster
         self.config: FetchConfig = config or FetchConfig()
-        self.leaders: Leaders = Leaders(cluster)
         self._states: dict[TopicPartition, FetchState] = {}
-        self._by_broker: dict[int, dict[TopicPartition, FetchState]] = {}
-        self._brokers: dict[int, BrokerFetches] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._shared = SharedFetches.join(self, cluster, self.config)
+        self._leaders = self._shared.leaders
+        #: The tasks that fetch this fetcher's partitions, with their numbers of these partitions.
+        self._tasks: Counter[BrokerFetches] = Counter()
         self._buffer = Buffer()
         self._ready = Signal()
         self._on_ready = on_ready
@@ -94,15 +94,13 @@ class Fetcher:
         self._check_open()
         for partition, start in starts.items():
             self._drop(partition)
-            topic_id = self.leaders.topic_id(partition.topic) if start.topic_id == ZERO_UUID else start.topic_id
-            self._states[partition] = FetchState.starting(partition, start, topic_id)
+            topic_id = self._leaders.topic_id(partition.topic) if start.topic_id == ZERO_UUID else start.topic_id
+            self._states[partition] = FetchState.starting(self, partition, start, topic_id)
         self._watch_topics()
         fresh = [self._states[partition] for partition in starts]
         self._compare_topic_ids(fresh)
         for state in fresh:
             self.place(state)
-        for broker_id in {state.broker_id for state in fresh if state.broker_id is not None and state.active}:
-            self._brokers[broker_id].fetch_now()
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their records."""
@@ -122,7 +120,7 @@ class Fetcher:
         """Fetch these partitions again, from the first record that was not taken."""
         for state in self._assigned(partitions):
             state.paused = False
-        self._look()
+            self.place(state)
 
     @property
     def assignment(self) -> Mapping[TopicPartition, int]:
@@ -132,7 +130,7 @@ class Fetcher:
     @property
     def fetches_by_id(self) -> bool:
         """True if all Fetch requests named topics by id (version 13, Kafka 3.1), so that records match the topic ids."""
-        return all(broker.by_id for broker in self._brokers.values())
+        return self._shared.by_id
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +170,7 @@ class Fetcher:
         """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current."""
         state = self._states.get(partition)
         if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
-            self._look(state.broker_id)
+            self._look(state.task)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -182,12 +180,9 @@ class Fetcher:
             return
         self._closed = True
         self.cluster.unwatch(self._watch)
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await asyncio.gather(*(broker.end_session() for broker in self._brokers.values()))
-        self._states.clear()
-        self._by_broker.clear()
+        for partition in tuple(self._states):
+            self._drop(partition)
+        await self._shared.leave(self)
         self._buffer = Buffer()
         self._announce()
 
@@ -199,11 +194,7 @@ class Fetcher:
 
     def share_bytes(self) -> int:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
-        return self.config.queued_max_bytes // max(1, sum(map(bool, self._by_broker.values())))
-
-    def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
-        return self._by_broker.get(broker_id, {})
+        return self.config.queued_max_bytes // max(1, len(self._tasks))
 
     def is_current(self, state: FetchState) -> bool:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
@@ -214,8 +205,8 @@ class Fetcher:
         self._buffer.add(state, records, size, state.leader_epoch)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
         # Move the partition to the end, so that the next request begins with the partitions that waited longest for records.
-        queue = self._by_broker.get(-1 if state.broker_id is None else state.broker_id, {})
-        if state.partition in queue:
+        if state.task is not None:
+            queue = state.task.partitions
             queue[state.partition] = queue.pop(state.partition)
         self._announce()
 
@@ -229,58 +220,52 @@ class Fetcher:
 
     def place(self, state: FetchState) -> None:
         """See :class:`~consumer_coord.fetch.broker.Owner`."""
-        if self._states.get(state.partition) is not state:
+        if self._failure is not None or self._states.get(state.partition) is not state:
             return
         broker_id = self._broker_for(state)
-        if broker_id != state.broker_id:
-            self._take_from_broker(state)
-            state.broker_id = broker_id
-            if broker_id is not None:
-                self._by_broker.setdefault(broker_id, {})[state.partition] = state
-        if broker_id is None:
+        broker = None if broker_id is None else self._shared.task_for(broker_id, state)
+        self.move(state, broker)
+        if broker is None:
             self.cluster.refresh_later(self.cluster.backoff.ms(self._leaderless))
         else:
-            self._start(broker_id)
-            self._look(broker_id)
+            broker.check()
+
+    def move(self, state: FetchState, task: BrokerFetches | None) -> None:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        before, state.task = state.task, task
+        if before is task:
+            return
+        if before is not None:
+            del before.partitions[state.partition]
+            self._tasks[before] -= 1
+            if not self._tasks[before]:
+                del self._tasks[before]
+        if task is not None:
+            task.partitions[state.partition] = state
+            self._tasks[task] += 1
+
+    def fail(self, error: CoordinatorError) -> None:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        self._failure = error
+        self._announce()
 
     def _broker_for(self, state: FetchState) -> int | None:
         if state.preferred is not None:
-            if self.leaders.broker(state.preferred[0]) is not None:
+            if self._leaders.broker(state.preferred[0]) is not None:
                 return state.preferred[0]
             # The replica's address is unknown, so do as Java does: refresh the metadata, and fetch from the leader.
             self.cluster.refresh_soon()
             state.preferred = None
-        leader = self.leaders.of(state.partition).broker
+        leader = self._leaders.of(state.partition).broker
         return None if leader is None else leader.id
-
-    def _start(self, broker_id: int) -> None:
-        if broker_id not in self._tasks:
-            self._brokers[broker_id] = BrokerFetches(self, broker_id)
-            task = asyncio.get_running_loop().create_task(self._brokers[broker_id].run(), name=f"fetch from broker {broker_id}")
-            task.add_done_callback(lambda done: self._ended(broker_id, done))
-            self._tasks[broker_id] = task
-
-    def _ended(self, broker_id: int, task: asyncio.Task[None]) -> None:
-        """Record the error that ended a broker's task: an error that the application must correct, or a crash."""
-        if task.cancelled() or self._closed:
-            return
-        error = task.exception()
-        if isinstance(error, FatalError):
-            self._failure = error
-            del self._tasks[broker_id]
-        else:
-            logger.error("a task of the fetcher crashed", exc_info=error)
-            self._failure = CoordinatorError(f"{task.get_name()!r} crashed: {error!r}; please report this")
-            self._failure.__cause__ = error
-        self._announce()
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def _metadata_changed(self, metadata: Metadata) -> None:
-        self.leaders.metadata_changed()
+        self._leaders.metadata_changed()
         states = tuple(self._states.values())
         self._compare_topic_ids(states)
-        waiting = any(self.leaders.of(state.partition).broker is None for state in states)
+        waiting = any(self._leaders.of(state.partition).broker is None for state in states)
         self._leaderless = self._leaderless + 1 if waiting else 0
         for state in states:
             self.place(state)
@@ -288,7 +273,7 @@ class Fetcher:
     def _compare_topic_ids(self, states: Iterable[FetchState]) -> None:
         """Stop the partitions of topics that were deleted and created again; record topic ids that became known."""
         for state in states:
-            known = self.leaders.topic_id(state.partition.topic)
+            known = self._leaders.topic_id(state.partition.topic)
             if state.topic_id == ZERO_UUID:
                 state.topic_id = known
             elif known not in (ZERO_UUID, state.topic_id) and not state.stopped:
@@ -308,13 +293,9 @@ class Fetcher:
         state = self._states.pop(partition, None)
         if state is not None:
             self._buffer.forget(state)
-            self._take_from_broker(state)
+            self.move(state, None)
 
-    def _take_from_broker(self, state: FetchState) -> None:
-        if state.broker_id is not None:
-            self._by_broker[state.broker_id].pop(state.partition, None)
-
-    def _look(self, broker_id: int | None = None) -> None:
+    def _look(self, broker: BrokerFetches | None = None) -> None:
         """Make the task of one broker, or all tasks, check again whether to send a Fetch."""
-        for broker in self._brokers.values() if broker_id is None else (self._brokers[broker_id],):
-            broker.check()
+        for one in tuple(self._tasks) if broker is None else (broker,):
+            one.check()

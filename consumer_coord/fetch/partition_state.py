@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 import attrs
 
 from consumer_coord.fetch.values import FetchStart
 from consumer_coord.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from consumer_coord.fetch.broker import BrokerFetches, Owner
 
 _UNKNOWN = -1
 
@@ -19,6 +23,8 @@ class FetchState:
     ``offset`` and ``leader_epoch`` are the position of the next Fetch, after all fetched records.
     """
 
+    #: The fetcher to which the partition is assigned.
+    owner: Owner
     partition: TopicPartition
     serial: int
     topic_id: uuid.UUID
@@ -34,17 +40,17 @@ class FetchState:
     high_watermark: int = _UNKNOWN
     #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
-    #: The broker from which the partition is fetched; None while no leader is known.
-    broker_id: int | None = None
+    #: The task that fetches the partition; None while no leader is known.
+    task: BrokerFetches | None = None
     #: A replica in this client's rack, and the time until which it is used (KIP-392; loop's clock, in seconds).
     preferred: tuple[int, float] | None = None
     failures: int = 0
     not_before: float = 0.0
 
     @classmethod
-    def starting(cls, partition: TopicPartition, start: FetchStart, topic_id: uuid.UUID) -> FetchState:
+    def starting(cls, owner: Owner, partition: TopicPartition, start: FetchStart, topic_id: uuid.UUID) -> FetchState:
         """Create the state when the partition is assigned."""
-        return cls(partition, start.serial, topic_id, start.offset, start.leader_epoch)
+        return cls(owner, partition, start.serial, topic_id, start.offset, start.leader_epoch)
 
     @property
     def active(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -73,6 +73,8 @@ class ClusterClient:
         self._connections = connections or Connections(config, environment, authenticator)
         self._owns_connections = connections is None
         self._bootstrap = tuple(Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers))
+        #: Objects that the users of this client share, by key; each user removes an object that it no longer needs.
+        self.shared: dict[Hashable, Any] = {}
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
         self._refresh_started = 0

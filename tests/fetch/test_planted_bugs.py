@@ -16,6 +16,7 @@ from consumer_coord.fetch.fetcher import Fetcher
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart
+from consumer_coord.fetch.shared import SharedFetches
 from tests.fetch.test_under_faults import play_history
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -29,8 +30,8 @@ def late_answers_count(patch: pytest.MonkeyPatch) -> None:
     take = BrokerFetches._take
 
     def for_the_present(self: BrokerFetches, response: Any, named: Any, states: Mapping[Any, FetchState]) -> None:
-        owner: Any = self._owner
-        present = {partition: owner._states.get(partition, state) for partition, state in states.items()}
+        owners: dict[Any, Any] = {partition: state.owner for partition, state in states.items()}
+        present = {partition: owners[partition]._states.get(partition, state) for partition, state in states.items()}
         for partition, state in present.items():
             if partition in named:
                 state.offset = named[partition].offset
@@ -43,8 +44,8 @@ def truncation_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """Leave the epoch of the last record out of requests."""
     build = BrokerFetches._ask
 
-    def forgetful(self: BrokerFetches, due: Any, max_bytes: int, left_out: bool) -> Any:
-        ask = build(self, due, max_bytes, left_out)
+    def forgetful(self: BrokerFetches, due: Any, max_bytes: int, omitted: Any) -> Any:
+        ask = build(self, due, max_bytes, omitted)
         wanted = {partition: attrs.evolve(one, last_fetched_epoch=-1) for partition, one in ask.wanted.items()}
         return attrs.evolve(ask, wanted=wanted)
 
@@ -122,7 +123,7 @@ def a_recreated_topic_is_read_on(patch: pytest.MonkeyPatch) -> None:
 
     def adopt(self: Fetcher, states: Any) -> None:
         for state in states:
-            state.topic_id = self.leaders.topic_id(state.partition.topic) or state.topic_id
+            state.topic_id = self._leaders.topic_id(state.partition.topic) or state.topic_id
 
     patch.setattr(Fetcher, "_compare_topic_ids", adopt)
 
@@ -133,7 +134,32 @@ def the_leader_is_never_looked_up_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerFetches, "_find_leader", lambda self, state: self._back_off(state))
 
 
+def a_task_takes_over_partitions_that_it_has(patch: pytest.MonkeyPatch) -> None:
+    """Replace the partition of one fetcher in a task by the same partition of another fetcher."""
+
+    def take_over(self: BrokerFetches) -> None:
+        for other in self._tasks[1:]:
+            if other.waits:
+                for state in tuple(other.partitions.values()):
+                    state.owner.move(state, self)
+
+    patch.setattr(BrokerFetches, "_take_over_idle", take_over)
+
+
+def the_first_fetcher_that_closes_ends_the_tasks(patch: pytest.MonkeyPatch) -> None:
+    """End the shared tasks although other fetchers remain."""
+    leave = SharedFetches.leave
+
+    async def for_all(self: SharedFetches, user: Any) -> None:
+        self._users.clear()
+        await leave(self, user)
+
+    patch.setattr(SharedFetches, "leave", for_all)
+
+
 BUGS: list[Plant] = [
+    a_task_takes_over_partitions_that_it_has,
+    the_first_fetcher_that_closes_ends_the_tasks,
     late_answers_count,
     truncation_is_not_noticed,
     old_brokers_are_not_asked_for_epochs,

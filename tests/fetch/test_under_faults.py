@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -61,8 +62,10 @@ class Story:
     reader: Reader
     version: int
     committed: bool
+    #: The partitions that the reader reads; faults meet all partitions.
+    partitions: Sequence[TopicPartition]
+    stops: list[StopReason]
     serial: int = 1
-    stops: list[StopReason] = attrs.field(factory=list)
 
     # -- the faults of the cluster
 
@@ -147,11 +150,11 @@ class Story:
         self.restart()
         chance = random.random()
         if chance < 0.1:
-            reader.fetcher.pause(random.sample(PARTITIONS, 2))
+            reader.fetcher.pause(random.sample(self.partitions, min(2, len(self.partitions))))
         elif chance < 0.3:
-            reader.fetcher.resume(PARTITIONS)
+            reader.fetcher.resume(self.partitions)
         elif chance < 0.4:
-            self.assign(self._partition())
+            self.assign(random.choice(self.partitions))
 
     def assign(self, one: TopicPartition, *, offset: int | None = None, epoch: int | None = None) -> None:
         """Assign the partition again at its current offset, or at another one."""
@@ -182,10 +185,65 @@ class Story:
 
     def agrees(self) -> bool:
         """Return whether every partition is read to its end, and every record was delivered once and in order."""
-        ends = {one: self.world.partition(one).log.last_stable_offset for one in PARTITIONS}
-        if self.reader.stopped or any(self.reader.positions[one][1] < ends[one] for one in PARTITIONS):
+        ends = {one: self.world.partition(one).log.last_stable_offset for one in self.partitions}
+        if self.reader.stopped or any(self.reader.positions[one][1] < ends[one] for one in self.partitions):
             return False
-        return all(self.reader.records.get(one, []) == visible(self.world, one, self.committed) for one in PARTITIONS)
+        return all(self.reader.records.get(one, []) == visible(self.world, one, self.committed) for one in self.partitions)
+
+    def begin(self) -> None:
+        """Read every partition from its beginning."""
+        for one in self.partitions:
+            self.assign(one, offset=0)
+
+    async def end(self) -> None:
+        """Read to the ends, and compare all records with the logs."""
+        self.reader.fetcher.resume(self.partitions)
+        deadline = Deadline.after(300_000)
+        while not self.agrees():
+            more = await self.reader.fetcher.wait(deadline)
+            assert more, f"{self.reader.positions} {[self.world.partition(one).log.end_offset for one in self.partitions]}"
+            self.reader.take()
+            self.restart()
+
+
+@attrs.define
+class Stories:
+    """The histories of several readers with one client, which share their Fetches."""
+
+    random: Random
+    begin: Callable[[Sequence[TopicPartition]], Story]
+    stories: list[Story]
+
+    async def play(self) -> None:
+        """Let all readers read under faults, then to the ends of the logs."""
+        world = self.stories[0].world
+        using = [asyncio.ensure_future(self._use(number)) for number in range(len(self.stories))]
+        for _ in range(60):
+            for _ in range(self.random.randrange(3)):
+                self.stories[0].strike()
+            await asyncio.sleep(self.random.uniform(0, 2))
+        await asyncio.gather(*using)
+        await asyncio.sleep(10)  # every fault has ended
+        for one in PARTITIONS:
+            for producer_id in PRODUCERS:
+                world.end_transaction(one, producer_id, committed=True)
+        for story in self.stories:
+            await story.end()
+        await asyncio.sleep(10)
+        before = len(world.fetches())
+        await asyncio.sleep(10)
+        # An idle task sends two Fetches a second. Each broker has one task, or two tasks for partitions with two readers.
+        assert len(world.fetches()) - before <= BROKERS * 2 * 22
+        for story in self.stories:
+            await story.reader.fetcher.close()
+
+    async def _use(self, number: int) -> None:
+        for _ in range(60):
+            if self.random.random() < 0.01:
+                # Another reader takes over, while Fetches of the former reader may be in flight.
+                await self.stories[number].reader.fetcher.close()
+                self.stories[number] = self.begin(self.stories[number].partitions)
+            await self.stories[number].use()
 
 
 def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]:
@@ -202,30 +260,21 @@ def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]
         fetch_min_bytes=random.choice((1, 300)),
         client_rack=random.choice(("", "a")),
     )
+    readers: list[list[TopicPartition]] = random.choice(
+        ([PARTITIONS], [PARTITIONS[:1], PARTITIONS[1:]], [PARTITIONS[:3], PARTITIONS[1:]], [[one] for one in PARTITIONS])
+    )
     stops: list[StopReason] = []
 
     async def history(world: World) -> None:
-        reader = Reader(Fetcher(world.client(metadata_max_age_ms=5_000), config), committed)
-        story = Story(world, random, reader, version, committed)
-        for one in PARTITIONS:
-            story.assign(one, offset=0)
-        for _ in range(60):
-            for _ in range(random.randrange(3)):
-                story.strike()
-            await story.use()
-        await asyncio.sleep(10)  # every fault has ended
-        for one in PARTITIONS:
-            for producer_id in PRODUCERS:
-                world.end_transaction(one, producer_id, committed=True)
-        reader.fetcher.resume(PARTITIONS)
-        deadline = Deadline.after(300_000)
-        while not story.agrees():
-            more = await reader.fetcher.wait(deadline)
-            assert more, f"{reader.positions} {[world.partition(one).log.end_offset for one in PARTITIONS]}"
-            reader.take()
-            story.restart()
-        await reader.fetcher.close()
-        stops.extend(story.stops)
+        client = world.client(metadata_max_age_ms=5_000)
+
+        def begin(partitions: Sequence[TopicPartition]) -> Story:
+            reader = Reader(Fetcher(client, config), committed)
+            story = Story(world, Random(random.random()), reader, version, committed, partitions, stops)
+            story.begin()
+            return story
+
+        await Stories(Random(random.random()), begin, [begin(partitions) for partitions in readers]).play()
 
     cluster = {
         "replica.selector.class": RACK_AWARE_SELECTOR,

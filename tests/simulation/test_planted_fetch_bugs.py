@@ -74,7 +74,7 @@ def ask_followers_for_epochs(patch: Patch) -> None:
     """The simulation found this bug in the real code: the nearest replica is asked where an epoch ended, and refuses."""
 
     async def validate(self: BrokerFetches, states: Mapping[TopicPartition, FetchState]) -> None:
-        broker = self._owner.leaders.broker(self._broker_id)
+        broker = self._leaders.broker(self.broker_id)
         assert broker is not None
         await self._validate_with(broker, states)
 
