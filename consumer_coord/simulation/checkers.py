@@ -465,7 +465,7 @@ class Checkers:
         holding.in_hand.clear()
         holding.sought_at = self._clock()
         holding.adrift = holding.adrift or holding.resumes_at is not None
-        holding.resumes_at = None
+        holding.resumes_at, holding.replaced_resumes = None, frozenset()
         holding.went_back = holding.went_back or offset < max(holding.position, truth.committed)
         holding.position = offset
         holding.sought_only = True
@@ -493,6 +493,8 @@ class Checkers:
         # Another truncation may remove the records to which the owner went back.
         if present and (cut_at >= end or start == holding.resumes_at):
             self._resumes(holding, start, log_start)
+        elif present and start in holding.replaced_resumes:
+            holding.position = start
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # The member sought to an offset that the new log does not have. So the reset policy chose this start, and the
             # member committed it.
@@ -525,7 +527,7 @@ class Checkers:
         else:
             return
         holding.went_back = True
-        holding.adrift, holding.resumes_at = False, None
+        holding.adrift, holding.resumes_at, holding.replaced_resumes = False, None, frozenset()
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
         """Record that an unclean leader election removed the records from ``offset`` on. New records get the same offsets."""
@@ -727,7 +729,7 @@ class Checkers:
         self._truths.pop(partition, None)
         for holding in self._holders.get(partition, ()):
             holding.may_begin = 2
-            holding.adrift, holding.resumes_at = False, None
+            holding.adrift, holding.resumes_at, holding.replaced_resumes = False, None, frozenset()
             holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:

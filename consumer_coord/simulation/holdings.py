@@ -79,6 +79,9 @@ class Holding:
     #: The offset at which the owner must continue, because a truncation removed delivered records; None if there is no such
     #: offset.
     resumes_at: int | None = None
+    #: Earlier values of ``resumes_at``, replaced by a later truncation to a lower offset. The owner may have continued at such an
+    #: offset, and then delivers records that the later truncation removed.
+    replaced_resumes: frozenset[int] = frozenset()
     #: The highest position that a truncation removed. A waiting commit of this position or a lower one may be replaced by a
     #: later commit with a lower offset.
     truncated_position: int = 0
@@ -94,6 +97,8 @@ class Holding:
     def cut(self, offset: int) -> None:
         """Remove the delivered records from ``offset`` on, because a truncation removed them from the log."""
         if self.position > offset:
+            if self.resumes_at is not None and self.resumes_at > offset:
+                self.replaced_resumes |= {self.resumes_at}
             self.resumes_at = min(offset, self.position if self.resumes_at is None else self.resumes_at)
             self.truncated_position = max(self.truncated_position, self.position)
             self.adrift = self.adrift or self.sought_only
