@@ -137,7 +137,7 @@ class ArrowCalls(OffsetCalls):
         ends, bounds = time.monotonic() + timeout_s, request.bounds
         while True:
             with drop_in_exceptions():
-                arrow = self._arrow or self._on_loop(self._begin_arrow)
+                arrow = self._arrow or self._begin_arrow()
                 ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
             worker = self._engine.worker
             if not ready:
@@ -156,13 +156,18 @@ class ArrowCalls(OffsetCalls):
                 with drop_in_exceptions():
                     arrow.pass_over(decoding, bounds)
 
-    async def _begin_arrow(self) -> ArrowReads:
+    def _begin_arrow(self) -> ArrowReads:
         if self._reads_messages:
             raise IllegalStateError(MIXED_AFTER_MESSAGES)
         from consumer_coord.consumer.arrow_reads import ArrowReads
 
-        self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
-        self._worker = ReadsColumns()
+        async def begin() -> None:
+            self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
+            self._worker = ReadsColumns()
+
+        self._on_loop(begin)
+        self._librdkafka.release()
+        assert self._arrow is not None
         return self._arrow
 
     def _gather_columns(self, arrow: ArrowReads, timeout_s: float, bounds: Bounds | None) -> bool:
@@ -200,7 +205,7 @@ class ArrowCalls(OffsetCalls):
         ends = began + timeout_s
         while True:
             bell.clear()
-            self._librdkafka.handle.poll(0)
+            self._librdkafka.serve()
             if self._librdkafka.reported:
                 application.look_again()
             if began < ends and self._nothing_new():

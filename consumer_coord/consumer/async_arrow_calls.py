@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Request
+    from consumer_coord.consumer.librdkafka.plane import Threaded
 
 
 class AsyncArrowCalls:
@@ -29,6 +30,8 @@ class AsyncArrowCalls:
     #: True after the first call of poll, consume or iteration.
     _reads_messages = False
     _arrow: ArrowReads | None = None
+    #: librdkafka's handle and the thread of its blocking calls; None in a simulation.
+    _threaded: Threaded | None = None
     _request: Request | None = None
 
     if TYPE_CHECKING:
@@ -93,6 +96,8 @@ class AsyncArrowCalls:
                 from consumer_coord.consumer.arrow_reads import ArrowReads
 
                 self._arrow = await ArrowReads.begin(engine, self._settings, self)
+                if self._threaded is not None:
+                    await self._threaded.release()
             arrow = self._arrow
             while True:
                 ready = await arrow.gather(max(0.0, ends - now()), bounds)

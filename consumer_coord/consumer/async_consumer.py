@@ -98,8 +98,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
     message. A cancelled call loses no messages.
     """
 
-    #: librdkafka's handle and the thread of its blocking calls; None in a simulation.
-    _threaded: Threaded | None = None
     #: See :class:`ResetPolicy`. A simulation may set False.
     _checks_commits = True
     #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
@@ -408,8 +406,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             # The callback of a cancelled call may still run.
             await self._scheduler.wait_idle()
         if self._arrow is not None:
-            # Without an assignment, librdkafka reports its events only inside a call of its handle.
-            self._librdkafka.take(1)
+            self._librdkafka.serve()
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_application(callback, what)
@@ -595,7 +592,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             raise TypeError("set_sasl_credentials expects two strings: username and password")
         async with self._used():
             self._core.cluster.use_credentials(username, password)
-        await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
+            self._librdkafka.set_sasl_credentials(username, password)
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
         """Call librdkafka's handle on its thread, while no fetch runs."""

@@ -243,9 +243,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and yield the turn to other threads."""
-        if self._arrow is not None:
-            # Without an assignment, librdkafka reports its events only during a call to a method of its handle.
-            await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
+        if self._arrow is not None and self._librdkafka.is_open:
+            await BlockingCall.on_caller(self._librdkafka.serve)
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_back(callback, self._statistics.completed(what) if callback is self._stats_cb else what)
@@ -743,7 +742,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._check_open()
         if not isinstance(username, str) or not isinstance(password, str):
             raise TypeError("set_sasl_credentials expects two strings: username and password")
-        self._handle.set_sasl_credentials(username, password)
+        self._librdkafka.set_sasl_credentials(username, password)
         cluster = self._core.cluster
         self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
 
@@ -804,7 +803,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._closed = True
                 raise
             finally:
-                await BlockingCall.on_caller(self._handle.close)
+                await BlockingCall.on_caller(self._librdkafka.close)
             self._closed = True
         if failure is not None:
             raise failure

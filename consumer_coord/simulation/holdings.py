@@ -79,8 +79,8 @@ class Holding:
     #: The offset at which the owner must continue, because a truncation removed delivered records; None if there is no such
     #: offset.
     resumes_at: int | None = None
-    #: Earlier values of ``resumes_at``, replaced by a later truncation to a lower offset. The owner may have continued at such an
-    #: offset, and then delivers records that the later truncation removed.
+    #: Earlier values of ``resumes_at``, replaced by a later truncation to a lower offset. The owner may have continued at such
+    #: an offset, and then delivers records that the later truncation removed.
     replaced_resumes: frozenset[int] = frozenset()
     #: The highest position that a truncation removed. A waiting commit of this position or a lower one may be replaced by a
     #: later commit with a lower offset.

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -229,6 +230,59 @@ def test_a_wait_without_other_work_needs_no_step_on_the_loop(kafka: EmbeddedKafk
         one.wakeup()
         with pytest.raises(WakeupError):
             one.consume_arrow(timeout=DEADLINE_S)
+
+
+def threads_of_librdkafka() -> int:
+    """Return the number of librdkafka's threads in this process."""
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():
+        pytest.skip("counts threads in /proc")
+    return sum((task / "comm").read_text().startswith("rdk:") for task in tasks.iterdir())
+
+
+def test_a_consumer_of_columns_has_no_thread_of_librdkafka(kafka: EmbeddedKafka) -> None:
+    before = threads_of_librdkafka()
+    with member(kafka) as one:
+        one.subscribe(["orders"])
+        assert threads_of_librdkafka() > before
+        read([one], lambda got: len(got) == 4 * COUNT)
+        assert threads_of_librdkafka() <= before
+        # Calls for which librdkafka is needed create its handle again.
+        assert set(one.list_topics("orders", timeout=DEADLINE_S).topics) == {"orders"}
+        assert one.get_watermark_offsets(row(1), timeout=DEADLINE_S) == (0, COUNT)
+        produce(kafka, "orders", {1: [1]})
+        assert read([one], bool) == [(1, COUNT)]
+    with member(kafka) as never_used_again:
+        never_used_again.subscribe(["orders"])
+        never_used_again.consume_arrow(timeout=0.05)
+        never_used_again.set_sasl_credentials("name", "password")
+    gc.collect()
+    assert threads_of_librdkafka() <= before
+
+
+def test_an_asyncio_consumer_of_columns_has_no_thread_of_librdkafka(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        before = threads_of_librdkafka()
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "auto.offset.reset": "earliest"}
+        async with AsyncGroupConsumer(settings) as one:
+            await one.subscribe(["orders"])
+            got = 0
+            while got < 4 * COUNT:
+                got += len(await one.consume_arrow(timeout=DEADLINE_S))
+            assert threads_of_librdkafka() <= before
+            assert set((await one.list_topics("orders", timeout=DEADLINE_S)).topics) == {"orders"}
+            await one.set_sasl_credentials("name", "password")
+
+    asyncio.run(main())
+
+
+def test_callbacks_for_the_events_of_librdkafka_are_still_called(kafka: EmbeddedKafka) -> None:
+    reports: list[str] = []
+    with member(kafka, **{"statistics.interval.ms": 50, "stats_cb": reports.append}) as one:
+        one.subscribe(["orders"])
+        read([one], lambda got: len(got) == 4 * COUNT)
+        reports.clear()
+        eventually(lambda: len(reports) > 1, step=lambda: one.consume_arrow(timeout=0.05))
 
 
 def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:

@@ -63,7 +63,8 @@ def _keep_handles() -> None:
     for plane in _planes:
         # Imported here, because few processes fork.
         ctypes = importlib.import_module("ctypes")
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
+        if plane.is_open:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
 
 
 if hasattr(os, "register_at_fork"):
@@ -96,9 +97,19 @@ class Librdkafka:
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
+        self._made_of = made, keywords
+        #: librdkafka's handle; after :meth:`release`, the next use creates another handle.
+        self.handle: Any = self._make()
+        _planes.add(self)
+        #: Whether librdkafka reports that it has reached the end of a partition. After another assignment of the partition,
+        #: librdkafka reports the end again.
+        self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
+
+    def _make(self) -> Any:
+        made, keywords = self._made_of
         try:
             # The C class, because applications and tracing libraries may replace confluent_kafka.Consumer.
-            self.handle: Any = cimpl.Consumer(made, **keywords)
+            return cimpl.Consumer(made, **keywords)
         except KafkaException as error:
             reason = error.args[0].str()
             unknown = re.fullmatch(r'No such configuration property: "(.*)"', reason)
@@ -110,10 +121,35 @@ class Librdkafka:
                 ) from error
             hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
             raise ConfigurationError(f"librdkafka refuses the settings: {reason}{hint}") from error
-        _planes.add(self)
-        #: Whether librdkafka reports that it has reached the end of a partition. After another assignment of the partition,
-        #: librdkafka reports the end again.
-        self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a handle."""
+        return not isinstance(self.handle, _Released)
+
+    def release(self) -> None:
+        """Destroy the handle, with its threads and connections, because the consumer reads without it.
+
+        If the application has callbacks for librdkafka's events, the handle remains.
+        """
+        if all(self.settings.get(name) is None for name in (*_CALLBACKS, "oauth_cb")):
+            self.handle = _Released(self)
+
+    def close(self) -> None:
+        """Close the handle; idempotent."""
+        if self.is_open:
+            self.handle.close()
+
+    def serve(self) -> None:
+        """Let librdkafka report its events. Without an assignment, it reports events only during a call to the handle."""
+        if self.is_open:
+            self.take(1)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Set the SASL user name and password of new connections, of this handle and of later handles."""
+        self._made_of[0].update({"sasl.username": username, "sasl.password": password})
+        if self.is_open:
+            self.handle.set_sasl_credentials(username, password)
 
     def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
         """Yield librdkafka's events since the last call: the application's callback, and its argument."""
@@ -252,6 +288,17 @@ class Librdkafka:
         return frozenset(partition_of(row) for row in self.handle.assignment())
 
 
+class _Released:
+    """Takes the place of a handle that was destroyed; the first use creates another handle."""
+
+    def __init__(self, librdkafka: Librdkafka) -> None:
+        self._librdkafka = librdkafka
+
+    def __getattr__(self, name: str) -> Any:
+        self._librdkafka.handle = self._librdkafka._make()
+        return getattr(self._librdkafka.handle, name)
+
+
 class OffLoop:
     """librdkafka's handle for an engine on a loop: blocking calls run on another thread, all other calls on the loop.
 
@@ -346,7 +393,7 @@ class OffLoop:
         return await self._in_order(call)
 
     async def close(self) -> None:
-        await self.run(self._kafka.handle.close)
+        await self.run(self._kafka.close)
 
 
 class OnCaller(OffLoop):
@@ -378,6 +425,10 @@ class Threaded(OffLoop):
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(self.executor.submit(function))
+
+    async def release(self) -> None:
+        """See :meth:`Librdkafka.release`; in a thread, because the end of librdkafka's threads may wait for a name server."""
+        await asyncio.to_thread(self._kafka.release)
 
     async def close(self) -> None:
         if not self._closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -283,6 +284,22 @@ def test_new_credentials_are_taken_by_both_planes(secured: SecuredKafka, topics:
             # librdkafka may have tried the old password before.
             message = member.poll(0.5)
             taken += message is not None and message.error() is None
+
+
+def test_new_credentials_are_taken_by_a_consumer_of_columns(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    settings, name, right = _with_a_wrong_password(secured)
+    with GroupConsumer(settings) as member:
+        member.set_sasl_credentials(name, right)
+        member.subscribe([topics["read"]])
+        ends = time.monotonic() + DEADLINE_S
+        taken = 0
+        while taken < RECORDS:
+            assert time.monotonic() < ends, "it still does not read"
+            # The member may have tried the old password before.
+            with contextlib.suppress(AuthenticationError):
+                taken += len(member.consume_arrow(timeout=0.5))
+        # librdkafka's handle was destroyed. This call creates another handle, which must have the new password.
+        assert topics["read"] in member.list_topics(topics["read"], timeout=DEADLINE_S).topics
 
 
 def test_new_credentials_of_an_asynchronous_consumer(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
