@@ -31,7 +31,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.bounded import BoundedRead, draw_bounds
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
-from consumer_coord.simulation.columns import WANTED, Delivery, delivery_of, run_of
+from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, run_of
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.holdings import Holding, Run
@@ -531,15 +531,17 @@ class MemberProcess:
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
         """Check the delivered records; return the :class:`Holding` and the length of each sequence of records."""
-        if isinstance(messages[0], Delivery):
-            return [self._read_run(partition, rows) for partition, rows in messages[0].rows.items()]
         read: list[tuple[Holding, int]] = []
+        if isinstance(messages[0], Delivery):
+            for partition, rows in messages[0].rows.items():
+                for run in by_log(rows) if self._stage.cluster.fetches_by_name else [rows]:
+                    read.append(self._read_run(partition, run, read))
+            return read
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
-            run = Run(start, end, logs[partition] is self._stage.cluster.log(partition))
+            present = logs[partition] is self._stage.cluster.log(partition)
             holding = self._reads(partition, start)
-            finishes = self._finishes and not any(holding is other for other, _ in read)
-            read.append(self._hands_out(holding, run, finishes))
+            read.append(self._hands_out(holding, Run(start, end, present), read))
         return read
 
     @property
@@ -559,16 +561,20 @@ class MemberProcess:
             raise Violation("callbacks", f"{self.name} received offset {start} of {partition}, but has paused the partition")
         return holding
 
-    def _read_run(self, partition: TopicPartition, rows: Sequence[Record]) -> tuple[Holding, int]:
+    def _read_run(
+        self, partition: TopicPartition, rows: Sequence[Record], before: Sequence[tuple[Holding, int]]
+    ) -> tuple[Holding, int]:
         """Check one partition's records in a batch of columns; return the :class:`Holding` and the number of offsets."""
         cluster = self._stage.cluster
         holding = self._reads(partition, rows[0][0])
         if self._bounded is not None:
             self._bounded.delivers(partition, rows)
         run = run_of(cluster, self.name, partition, holding, rows)
-        return self._hands_out(holding, run, self._finishes)
+        return self._hands_out(holding, run, before)
 
-    def _hands_out(self, holding: Holding, run: Run, finishes: bool) -> tuple[Holding, int]:
+    def _hands_out(self, holding: Holding, run: Run, before: Sequence[tuple[Holding, int]]) -> tuple[Holding, int]:
+        """Check a delivery. ``before``: the earlier deliveries of the same call."""
+        finishes = self._finishes and not any(holding is other for other, _ in before)
         log_start = self._stage.cluster.log_start(holding.partition)
         self._stage.checkers.hands_out(holding, run, log_start=log_start, leased=self.spec.lease, finishes=finishes)
         return holding, run.end - run.start

@@ -37,6 +37,8 @@ from consumer_coord.wire.messages.cluster import ApiVersionsResponse
 EPOCH_MS = 1_700_000_000_000
 
 _FETCH = 1
+#: First version of Fetch with topic ids.
+_TOPIC_IDS_FROM = 13
 _API_VERSIONS = 18
 
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
@@ -132,6 +134,8 @@ class SimulatedCluster:
         self.logs: list[RecordedLog] = []
         #: The newest Fetch version that each broker serves, by the index of the broker. If empty, brokers serve all versions.
         self.fetch_versions: list[int] = []
+        #: True after a broker served only versions without topic ids.
+        self.fetches_by_name: bool = fetching is not None and min(fetching.versions[:brokers]) < _TOPIC_IDS_FROM
         if fetching is not None:
             self.fetch_versions = list(fetching.versions[:brokers])
             config = attrs.evolve(
@@ -232,6 +236,11 @@ class SimulatedCluster:
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is not None:
             found.log.delete_before(min(before, found.log.end_offset))
+
+    def age(self, index: int, version: int) -> None:
+        """Let a broker serve Fetch only up to this version."""
+        self.fetch_versions[index] = version
+        self.fetches_by_name = self.fetches_by_name or version < _TOPIC_IDS_FROM
 
     def log(self, partition: TopicPartition) -> object:
         """Return the current log; None if the partition does not exist."""

@@ -7,6 +7,7 @@ requests to the simulated brokers, and the kernel decodes the responses.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,10 +55,19 @@ def pyarrow() -> Any:
         raise ConfigurationError(f"members that read columns need pyarrow, to check their batches: {error}") from error
 
 
+def by_log(rows: Sequence[Row]) -> list[Sequence[Row]]:
+    """Split records by their logs. A Fetch by name may continue in the log of a recreated topic, and nothing shows the change."""
+    return [list(run) for _, run in itertools.groupby(rows, _number_of_log)]
+
+
+def _number_of_log(row: Row) -> int:
+    return int(row[1].partition(b":")[0])
+
+
 def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, holding: Holding, rows: Sequence[Row]) -> Run:
     """Find the log of a partition's records; raise :class:`Violation` if no log has exactly these records in sequence."""
     first, last = rows[0][0], rows[-1][0]
-    numbers = {int(value.partition(b":")[0]) for _, value in rows}
+    numbers = set(map(_number_of_log, rows))
     log = cluster.logs[min(numbers)]
     version = log.version_of(rows)
     if len(numbers) > 1 or version is None:

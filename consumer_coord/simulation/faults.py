@@ -494,5 +494,5 @@ def _roll(world: World, fault: Fault) -> Ending | None:
     versions = (18, 18, 13, 12, 11)
     _note(world, fault, f"{cluster.kafka.nodes[index].host} to Fetch version {versions[fault.value % len(versions)]}")
     cluster.stop_broker(index)
-    cluster.fetch_versions[index] = versions[fault.value % len(versions)]
+    cluster.age(index, versions[fault.value % len(versions)])
     return lambda: cluster.start_broker(index)

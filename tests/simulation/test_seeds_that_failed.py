@@ -157,6 +157,8 @@ WHAT_IT_WAS = {
     2328308226: "the same after a topic was created again, without Fetch requests: the next owner moved the offset back",
     771000327: "an owner went back after a truncation, and delivered records that a second truncation had removed; the checkers"
     " took these for records read twice",
+    772000355: "a batch had records of a topic and of its successor, which a Fetch by name cannot distinguish; the checkers"
+    " expected the records of one log",
     1620000149: "the first records of a recreated topic were aborted; the checkers missed that the owner began with them",
     1620000273: "a bounded read ended where its owner had begun, at the commit of records that a truncation had removed before",
     1700000149: "one call delivered two runs of a partition, and another task closed: the checkers took the first for finished",
