@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -627,7 +628,10 @@ class MemberProcess:
 
     def _is_acknowledged(self, holding: Holding) -> bool:
         """Return whether a commit of the owner's position was confirmed, and the position is in the log."""
-        end = self._stage.checkers.first_record(holding.partition, holding.processed)
+        end: float = self._stage.checkers.first_record(holding.partition, holding.processed)
+        if holding.processed < self._stage.cluster.log_start(holding.partition):
+            # Retention removed the position, and the consumer may have committed the offset that its reset policy chose.
+            end = math.inf
         return holding.processed <= holding.acknowledged <= end
 
     def _note_epochs(self, consumer: SimulatedConsumer) -> None:

@@ -711,9 +711,14 @@ class Checkers:
         return self.first_record(partition, self._truths[partition].covered)
 
     def next_offset(self, holding: Holding) -> int:
-        """Return the offset of the next record that an owner must deliver; before the first delivery, the committed offset."""
-        at = holding.position if holding.resumes_at is None else holding.resumes_at
-        return self.first_record(holding.partition, self.committed_now(holding.partition) if holding.start is None else at)
+        """Return the offset of the next record that an owner must deliver."""
+        return self.first_record(holding.partition, self.position(holding))
+
+    def position(self, holding: Holding) -> int:
+        """Return an owner's position; before the first delivery, the committed offset."""
+        if holding.start is None:
+            return self.committed_now(holding.partition)
+        return holding.position if holding.resumes_at is None else holding.resumes_at
 
     def forget(self, partition: TopicPartition) -> None:
         """Drop all state of a deleted partition."""

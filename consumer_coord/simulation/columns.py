@@ -56,7 +56,7 @@ def pyarrow() -> Any:
 
 
 def by_log(rows: Sequence[Row]) -> list[Sequence[Row]]:
-    """Split records by their logs. A Fetch by name may continue in the log of a recreated topic, and nothing shows the change."""
+    """Split records by their logs, because a Fetch by name may continue in the log of a recreated topic."""
     return [list(run) for _, run in itertools.groupby(rows, _number_of_log)]
 
 

@@ -245,9 +245,9 @@ class _Course(World):
         assert isinstance(owner, MemberProcess)
         log_start, end = self.cluster.log_start(holding.partition), self.cluster.end_offset(holding.partition)
         checkers = self.checkers
-        next_offset = checkers.next_offset(holding)
+        position = checkers.position(holding)
         assert end is not None
-        if owner.reset not in ("earliest", "none") and (0 <= next_offset < log_start or next_offset > end):
+        if owner.reset not in ("earliest", "none") and (0 <= position < log_start or position > end):
             # Retention removed the position or the commit to start from, or the offset belongs to a deleted topic of the same
             # name. The member continues at the end or with the first remaining record, and no record remains yet.
             return True

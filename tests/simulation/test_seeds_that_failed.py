@@ -133,8 +133,8 @@ WHAT_IT_WAS = {
     1200000147: "getmany of a partition whose records were fetched, while the lease had expired: it looked again and again",
     1300000210: "a classic member in a group of the consumer protocol: its epoch skipped a number, and that counted as a loss",
     1300000785: "the same, with the commit of three records",
-    1: "a reading began again at the end of an idle log: its Fetch was repeated without a pause",
-    10: "the replica in the rack was of an old release, and was asked where an epoch ended: nothing was read",
+    402: "a reading began again at the end of an idle log: its Fetch was repeated without a pause",
+    169: "the replica in the rack was of an old release, and was asked where an epoch ended: nothing was read",
     16: "a reading began without the leader epoch of its commit: a truncation before its first record went unnoticed",
     1500001023: "a truncation, and retention up to the owner's position; the checkers missed that the owner had noticed this",
     1500002048: "records that an owner had gone back to were truncated again; the checkers took that for records read twice",
@@ -162,6 +162,8 @@ WHAT_IT_WAS = {
     1620000149: "the first records of a recreated topic were aborted; the checkers missed that the owner began with them",
     1620000273: "a bounded read ended where its owner had begun, at the commit of records that a truncation had removed before",
     1700000149: "one call delivered two runs of a partition, and another task closed: the checkers took the first for finished",
+    773000103: "retention removed the position of an owner that resets to the latest offset, and the log had no record at its"
+    " start; the checkers expected the owner to read the first record",
     1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
@@ -387,8 +389,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     270000241: (_reschedule_what_expires, "crash"),
     980100009: (_believe_no_later_generation, "handover"),
     990001000: (_close_without_a_poll, "polling"),
-    1: (do_not_notice_the_end_of_an_idle_log, "storms"),
-    10: (ask_followers_for_epochs, "liveness"),
+    402: (do_not_notice_the_end_of_an_idle_log, "storms"),
+    169: (ask_followers_for_epochs, "liveness"),
     16: (begin_without_the_epoch_of_the_commit, "durability"),
     1500002060: (_let_retention_pass_the_last_stable_offset, "storms"),
 }
