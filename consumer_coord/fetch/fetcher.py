@@ -67,7 +67,7 @@ class Fetcher:
     def __init__(
         self, cluster: ClusterClient, config: FetchConfig | None = None, *, on_ready: Callable[[], object] = lambda: None
     ) -> None:
-        """Prepare the fetcher. It calls ``on_ready`` on its loop when :meth:`take` has something new to return or to raise."""
+        """Prepare the fetcher. On its loop, it calls ``on_ready`` when :meth:`take` has something new to return or to raise."""
         self.cluster = cluster
         self.config: FetchConfig = config or FetchConfig()
         self._states: dict[TopicPartition, FetchState] = {}

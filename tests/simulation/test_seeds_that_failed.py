@@ -164,6 +164,7 @@ WHAT_IT_WAS = {
     1700000149: "one call delivered two runs of a partition, and another task closed: the checkers took the first for finished",
     773000103: "retention removed the position of an owner that resets to the latest offset, and the log had no record at its"
     " start; the checkers expected the owner to read the first record",
+    774000217: "an application sought to an offset that a truncation had removed; the checkers expected a log with that end",
     1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
