@@ -86,6 +86,8 @@ class _Ask:
     max_wait_ms: int
     #: Partitions that are not in the request, because their records use too much of the buffer.
     omitted: Sequence[FetchState]
+    #: Whether all positions are at the ends of the logs, so that the broker delays the response until there are new records.
+    at_ends: bool
 
 
 class BrokerFetches:
@@ -120,7 +122,7 @@ class BrokerFetches:
     @property
     def waits(self) -> bool:
         """Whether the broker probably delays the response to the Fetch in flight until there are new records."""
-        return self._asked is not None and all(state.at_end for state in self._asked.states.values())
+        return self._asked is not None and self._asked.at_ends
 
     def serves(self, state: FetchState) -> bool:
         """Return whether this task fetches a partition soon, or is fetching it from its position now."""
@@ -246,7 +248,7 @@ class BrokerFetches:
         if any(state.high_watermark < 0 for state in due.values()):
             # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
             wait_ms = 0
-        return _Ask(due, wanted, max_bytes, wait_ms, omitted)
+        return _Ask(due, wanted, max_bytes, wait_ms, omitted, all(state.at_end for state in due.values()))
 
     def _newest(self) -> int | None:
         """Return the newest Fetch version to use: None for no limit, or a version without topic ids if an id is unknown."""

@@ -106,7 +106,7 @@ def test_a_reader_that_closes_or_changes_does_not_disturb_the_others() -> None:
     play(test, brokers=1, topics={"t": 3})
 
 
-@pytest.mark.parametrize("change", ["assign", "seek", "resume"])
+@pytest.mark.parametrize("change", ["assign", "seek", "resume", "rewind"])
 def test_a_change_waits_for_no_idle_fetch_and_closes_no_connection(change: str) -> None:
     async def test(world: World) -> None:
         first, second = readers_of(world.client(), 2, PATIENT)
@@ -125,6 +125,13 @@ def test_a_change_waits_for_no_idle_fetch_and_closes_no_connection(change: str) 
                 first.records.clear()
                 first.assign(starts([T[0]], serial=round_ + 1))
                 await in_time(first, T[0], 1)
+            elif change == "rewind":
+                # The records that were not taken are fetched again.
+                world.write(T[0])
+                await asyncio.sleep(200)
+                first.fetcher.pause([T[0]])
+                first.fetcher.resume([T[0]])
+                await in_time(first, T[0], round_ + 1)
             else:
                 first.fetcher.pause([T[0]])
                 world.write(T[0])
