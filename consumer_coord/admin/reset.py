@@ -35,7 +35,10 @@ class Rule(enum.Enum):
 
 @attrs.frozen
 class Reset:
-    """A rule with its value: an offset, a number to shift by, or a time in milliseconds since 1970."""
+    """A rule with its value: an offset, a number to shift by, or a time in milliseconds since 1970.
+
+    A time before 1970 selects the first record, like every time before the first record.
+    """
 
     rule: Rule
     value: int = 0
@@ -72,7 +75,8 @@ async def plan_reset(
         stamp = EARLIEST if reset.rule is Rule.EARLIEST else LATEST
         return Plan(await _listed(cluster, dict.fromkeys(scope, stamp), deadline), ())
     if reset.rule in (Rule.DATETIME, Rule.DURATION):
-        return await _at_time(cluster, scope, reset.value, deadline)
+        # ListOffsets reads a negative timestamp as a special request: -1 is the end of the log.
+        return await _at_time(cluster, scope, max(0, reset.value), deadline)
     if reset.rule is Rule.FILE:
         return await _inside_the_log(cluster, reset.offsets, deadline)
     if reset.rule is Rule.OFFSET:
@@ -167,9 +171,12 @@ def parse_duration_ms(text: str) -> int:
     if match is None:
         raise ConfigurationError(f"--by-duration {text}: use the format PnDTnHnMnS, for example PT1H30M")
     sign, days, hours, minutes, seconds = match.groups()
-    span = datetime.timedelta(
-        days=int(days or 0), hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0)
-    )
+    try:
+        span = datetime.timedelta(
+            days=int(days or 0), hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0)
+        )
+    except OverflowError:
+        raise ConfigurationError(f"--by-duration {text}: give at most {datetime.timedelta.max.days} days") from None
     return int(span.total_seconds() * 1000) * (-1 if sign == "-" else 1)
 
 

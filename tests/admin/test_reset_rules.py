@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Producer
 
 from consumer_coord import GroupConsumer
 from consumer_coord.admin.reset import export_plan, parse_datetime, parse_duration_ms, parse_plan
@@ -40,7 +41,9 @@ def test_durations(text: str, duration_ms: int) -> None:
     assert parse_duration_ms(text) == duration_ms
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "1H", "PT5", "P1DT"])
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "1H", "PT5", "P1DT", "P9999999999D", "PT99999999999999S", "PT" + "9" * 400 + "S"]
+)
 def test_invalid_durations(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--by-duration"):
         parse_duration_ms(text)
@@ -73,3 +76,13 @@ def test_a_live_group_is_refused_without_a_word_of_a_dry_run(capsys: pytest.Capt
         assert "dry run" not in ran.err
         assert ran.out == ""
         assert "A dry run: nothing was changed" in run_command(capsys, servers, *reset).err
+
+
+@pytest.mark.parametrize("rule", [("--to-datetime", "1969-12-31T23:59:59.999"), ("--by-duration", "P99999D")])
+def test_a_time_before_1970_selects_the_first_record(rule: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce("orders", b"an order")
+        producer.flush()
+        ran = run_command(capsys, kafka.bootstrap_servers, "reset", "billing", *rule, "--topic", "orders", "--export")
+    assert ran.out == "orders,0,0\n"
