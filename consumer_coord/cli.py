@@ -17,12 +17,13 @@ from contextlib import contextmanager
 
 from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
-from consumer_coord.admin.properties import add_client_flags, client_settings, positive
+from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.printable import escape_unencodable
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import cluster_client
 from consumer_coord.setting_names import did_you_mean
@@ -71,7 +72,20 @@ ELSEWHERE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (see :class:`ExitCode`)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    escape_unencodable(sys.stdout)
+    try:
+        try:
+            return _main(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            # Write the buffered output here: an error at the interpreter's exit would replace the exit code by 120.
+            print(end="", flush=True)
+    except BrokenPipeError:
+        # The reader closed the pipe (`| head`), so the rest of the buffer cannot be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _main(arguments: Sequence[str]) -> int:
     try:
         given = _by_command(arguments)
         parser, of_command = _parsers(arguments)
@@ -99,10 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(error)
     except KeyboardInterrupt:
         return ExitCode.DONE if parsed.command == "top" else 130
-    except BrokenPipeError:
-        # The reader closed the pipe (`| head`), so the rest of the buffer cannot be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 @contextmanager
@@ -211,7 +221,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     _add_reset(command("reset", commands.reset_command, "set the offsets of a group without members", _groups()))
     command("delete", commands.delete_command, "delete groups without members, and their offsets", _groups())
     offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
-    offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
+    offsets.add_argument("--topic", action="append", type=utf8, metavar="TOPIC[:0,1]", help="may be repeated")
 
     top = command("top", top_command, "watch the lag and rates of groups, by topic", _groups())
     top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (default: 2)")
@@ -251,15 +261,15 @@ def _common() -> argparse.ArgumentParser:
 
 def _groups() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups")
-    parser.add_argument("--group", action="append", metavar="GROUP", help="name of a group; may be repeated")
+    parser.add_argument("groups", nargs="*", type=utf8, metavar="GROUP", help="names of groups")
+    parser.add_argument("--group", action="append", type=utf8, metavar="GROUP", help="name of a group; may be repeated")
     parser.add_argument("--all-groups", action="store_true", help="every consumer group")
     return parser
 
 
 def _add_reset(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_argument_group("partitions to reset")
-    scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
+    scope.add_argument("--topic", action="append", type=utf8, metavar="TOPIC[:0,1]", help="may be repeated")
     scope.add_argument("--all-topics", action="store_true", help="all partitions for which the group has committed offsets")
     rule = parser.add_argument_group("target (choose one)")
     rule.add_argument("--to-earliest", action="store_true", help="the first record")

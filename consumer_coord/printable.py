@@ -8,6 +8,8 @@ and JSON: ``\n``, ``\x1b``, ``\u202e``.
 
 from __future__ import annotations
 
+import codecs
+import io
 import logging
 import re
 from collections.abc import Mapping
@@ -48,6 +50,20 @@ def _escape_json(character: str) -> str:
     if character == "\n" or character.isprintable():
         return character
     return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
+
+
+def escape_unencodable(stream: object) -> None:
+    """Escape the characters that are missing in the encoding of a text stream, in tables and JSON: ``\u2713``."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("consumer_coord.escape", _escape_encoded)
+        stream.reconfigure(errors="consumer_coord.escape")
+
+
+def _escape_encoded(error: UnicodeError) -> tuple[str, int]:
+    import json
+
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 class _Escape(logging.Filter):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.printable import printable
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.settings import KNOWN
 
@@ -47,6 +48,15 @@ def positive(text: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
     return number
+
+
+def utf8(text: str) -> str:
+    """Return the name of a group or topic, for argparse; refuse bytes that are not UTF-8, because Kafka's names are UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{printable(text)} is not UTF-8") from None
+    return text
 
 
 def client_settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumer_coord.admin.commands import ExitCode, warn
-from consumer_coord.admin.properties import add_client_flags, client_settings, positive
+from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.runtime.background import cluster_client
@@ -33,7 +33,7 @@ NO_WEB = "the page needs starlette and uvicorn: pip install 'consumer-coord[web]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``consumer-coord watch`` to a parser."""
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; without names, all groups")
+    parser.add_argument("groups", nargs="*", type=utf8, metavar="GROUP", help="names of groups; without names, all groups")
     source = parser.add_argument_group("source (choose one)")
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers, separated by commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="file that --record wrote")
