@@ -18,7 +18,7 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.connection import Listener, RequestMemory
 from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
-from consumer_coord.errors import ClosedError
+from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.runtime.outcome import start_on
 from consumer_coord.wire.apis import APIS
@@ -66,7 +66,9 @@ class EmbeddedKafka:
         port: int = 0,
     ) -> None:
         if brokers < 1:
-            raise ValueError(f"a cluster must have at least one broker, not {brokers}")
+            raise ConfigurationError(f"a cluster must have at least one broker, not {brokers}")
+        if not 0 <= port <= 65_535:
+            raise ConfigurationError(f"the port of a broker is a number from 0 to 65535, not {port}")
         self._topics = _checked(topics)
         self._brokers = brokers
         self._config = BrokerConfig.from_mapping({**_DEFAULTS, **(config or {})})

@@ -50,6 +50,13 @@ _MODES = {
     "seed": {"keep", "no_shrink", *_DRAWN},
     "seeds": {"first_seed", "keep", "no_shrink", *_DRAWN, "time_limit", "jobs"},
 }
+#: Flag -> its smallest value. Faults begin after three seconds.
+_LEAST = {
+    **dict.fromkeys(("seeds", "fault_members", "jobs", "members", "members_per_process", "racks"), 1),
+    **dict.fromkeys(("session_timeout_ms", "heartbeat_interval_ms", "poll_every_ms"), 1),
+    **dict.fromkeys(("callback_ms", "restart_ms"), 0),
+    "fault_seconds": 4,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +94,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the simulation that the flags describe; return 1 if a rule was broken.
 
-    Raise :class:`ConfigurationError` for a flag that has no effect, and for a file that cannot be read or written.
+    Raise :class:`ConfigurationError` for a flag that is invalid or has no effect, and for a file that cannot be read or
+    written.
     """
     mode = _mode(args)
+    for name, least in _LEAST.items():
+        if getattr(args, name, least) < least:
+            raise ConfigurationError(f"{_flag(name)} must be at least {least}")
     _refuse_unwritable(args)
     with _without_logs():
         if mode == "members":

@@ -520,8 +520,11 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     described["assignors"] = tuple(name.strip() for name in flags.get("assignor", "cooperative-sticky").split(","))
     load_assignors(described["assignors"])
     deployment = Deployment(**{**described, "topics": parse_topics(flags.get("topics", _TOPICS))})
-    if deployment.members < 1 or deployment.members_per_process < 1 or deployment.racks < 1:
-        raise ConfigurationError("--members, --members-per-process and --racks must be at least 1")
+    if deployment.heartbeat_interval_ms >= deployment.session_timeout_ms:
+        raise ConfigurationError(
+            f"--heartbeat-interval-ms {deployment.heartbeat_interval_ms} must be below"
+            f" --session-timeout-ms {deployment.session_timeout_ms}"
+        )
     if deployment.churn == "rack-loss" and (deployment.racks < 2 or deployment.members <= deployment.members_per_process):
         raise ConfigurationError(
             "--churn rack-loss would kill all members, because there is only one rack or one process: use at least two racks"

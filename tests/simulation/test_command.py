@@ -150,6 +150,23 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--seeds 0", "--seeds must be at least 1"),
+        ("--seeds 1 --fault-members 0", "--fault-members must be at least 1"),
+        ("--seeds 1 --fault-seconds 3", "--fault-seconds must be at least 4"),
+        ("--members 0", "--members must be at least 1"),
+        ("--members 2 --session-timeout-ms -5", "--session-timeout-ms must be at least 1"),
+        ("--members 2 --heartbeat-interval-ms 0", "--heartbeat-interval-ms must be at least 1"),
+        ("--members 2 --poll-every-ms 0", "--poll-every-ms must be at least 1"),
+        ("--members 2 --heartbeat-interval-ms 60000", "--heartbeat-interval-ms 60000 must be below --session-timeout-ms 45000"),
+    ],
+)
+def test_a_number_that_makes_no_simulation_is_refused(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, *arguments.split()) == f"Error: {message}"
+
+
+@pytest.mark.parametrize(
     "flag",
     [
         *(["--topics", "orders:6"], ["--assignor", "range"], ["--churn", "deploy"], ["--members-per-process", "1"]),
