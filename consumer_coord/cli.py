@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
-from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
+from consumer_coord.admin.properties import add_client_flags, client_settings, count, positive, utf8
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
@@ -225,7 +225,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
 
     top = command("top", top_command, "watch the lag and rates of groups, by topic", _groups())
     top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (default: 2)")
-    top.add_argument("--count", type=int, metavar="N", help="number of queries after which the command ends")
+    top.add_argument("--count", type=count, metavar="N", help="number of queries after which the command ends")
 
     completing = added.add_parser(
         "completion", help="print a completion script for your shell", description=_COMPLETION, allow_abbrev=False

@@ -248,6 +248,10 @@ def check_reset(arguments: argparse.Namespace) -> None:
         raise ConfigurationError("--execute and --dry-run contradict each other")
     if arguments.all_topics and arguments.topic:
         raise ConfigurationError("--all-topics and --topic contradict each other")
+    if rule is Rule.FILE and arguments.topic:
+        raise ConfigurationError(
+            "--from-file resets all partitions in the file: remove --topic, or the other lines of the file"
+        )
     if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
         raise ConfigurationError("choose the partitions to reset: give --all-topics, or --topic with a name or with name:0,1,2")
     if rule is Rule.OFFSET and value < 0:
@@ -328,7 +332,8 @@ def _resets(cluster: ClusterClient, arguments: argparse.Namespace, groups: Seque
     rule, value = chosen_rule(arguments)
     if rule is Rule.FILE:
         try:
-            content = Path(value).read_text(encoding="utf-8")
+            # Spreadsheets begin a file with a byte order mark.
+            content = Path(value).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not a text file"
             raise ConfigurationError(f"--from-file {value}: {reason}") from None

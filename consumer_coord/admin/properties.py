@@ -50,6 +50,14 @@ def positive(text: str) -> float:
     return number
 
 
+def count(text: str) -> int:
+    """Parse a whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
+    return number
+
+
 def utf8(text: str) -> str:
     """Return the name of a group or topic, for argparse; refuse bytes that are not UTF-8, because Kafka's names are UTF-8."""
     try:

@@ -39,6 +39,10 @@ RESET = ["reset", "g", *NO_BROKER]
         ([*RESET, "--to-datetime", "noon", "--all-topics"], "--to-datetime noon"),
         ([*RESET, "--by-duration", "1h", "--all-topics"], "--by-duration 1h"),
         ([*RESET, "--from-file", "/nowhere.csv"], "--from-file /nowhere.csv: No such file"),
+        (
+            [*RESET, "--from-file", "plan.csv", "--topic", "t:0"],
+            "--from-file resets all partitions in the file: remove --topic",
+        ),
         (["delete-offsets", "g", *NO_BROKER], "one or more --topic"),
         (["--describe", "--list", *NO_BROKER], "exactly one action"),
         (["list", *NO_BROKER, "--command-config", "/nowhere.properties"], "--command-config /nowhere.properties"),
@@ -148,3 +152,11 @@ def test_operators_need_neither_broker_nor_simulation_nor_rich() -> None:
     imported = set(ran.stdout.split())
     assert "consumer_coord.admin.commands" in imported
     assert not {one for one in imported if one.startswith(("rich", "consumer_coord.broker", "consumer_coord.simulation"))}
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_top_without_a_query_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["top", "g", "--count", number, *NO_BROKER])
+    assert ended.value.code == ExitCode.USAGE
+    assert f"argument --count: {number} is not greater than 0" in capsys.readouterr().err

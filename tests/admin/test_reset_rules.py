@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Producer
 
@@ -85,4 +87,12 @@ def test_a_time_before_1970_selects_the_first_record(rule: tuple[str, str], caps
         producer.produce("orders", b"an order")
         producer.flush()
         ran = run_command(capsys, kafka.bootstrap_servers, "reset", "billing", *rule, "--topic", "orders", "--export")
+    assert ran.out == "orders,0,0\n"
+
+
+def test_a_plan_that_begins_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.csv"
+    file.write_text("orders,0,0\n", encoding="utf-8-sig")
+    with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        ran = run_command(capsys, kafka.bootstrap_servers, "reset", "billing", "--from-file", str(file), "--export")
     assert ran.out == "orders,0,0\n"
