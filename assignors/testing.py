@@ -200,6 +200,18 @@ def rebalance(assignor: Assignor, group: Group, generation: int) -> Rebalanced:
     raise AssertionError(f"{assignor.name}: members must still revoke partitions after {MOST_ROUNDS} rounds: {group}")
 
 
+def _check_usable(assignor: Assignor) -> None:
+    """Raise AssertionError if no consumer accepts this assignor."""
+    if isinstance(assignor, type):
+        raise AssertionError(f"{assignor.__name__} is a class: give an object, {assignor.__name__}()")
+    if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:
+        raise AssertionError(f"{type(assignor).__name__} has no name: set the class attribute `name`")
+    try:
+        assignor.check_needs()
+    except ValueError as error:
+        raise AssertionError(f"assignor {assignor.name!r}: {error}") from error
+
+
 def check_assignor(
     assignor: Assignor,
     *,
@@ -210,10 +222,7 @@ def check_assignor(
 
     ``examples``: the number of histories; ``sizes``: (members, partitions) of the groups to time.
     """
-    try:
-        assignor.check_needs()
-    except ValueError as error:
-        raise AssertionError(f"assignor {assignor.name!r}: {error}") from error
+    _check_usable(assignor)
     seen = {"plans": 0, "unevenness": 0, "moves": 0, "least": 0}
     failures: list[AssertionError] = []
 

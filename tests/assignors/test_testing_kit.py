@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,22 @@ class FailsInLargeGroups(RoundRobinAssignor):
 def test_an_assignor_that_raises_at_size_is_shown_with_the_size() -> None:
     with pytest.raises(AssertionError, match="raises RuntimeError: too many: 50 members, 100 partitions"):
         check_assignor(FailsInLargeGroups(), examples=3, sizes=[(50, 100)])
+
+
+class WithoutName(RangeAssignor):
+    name = ""
+
+
+@pytest.mark.parametrize(
+    ("candidate", "message"),
+    [
+        (RangeAssignor, r"RangeAssignor is a class: give an object, RangeAssignor\(\)"),
+        (WithoutName(), "WithoutName has no name: set the class attribute `name`"),
+    ],
+)
+def test_an_assignor_that_no_group_can_use_is_refused(candidate: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_assignor(candidate, examples=1, sizes=[])
 
 
 MISSPELLED = [
