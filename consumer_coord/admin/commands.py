@@ -292,16 +292,32 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
         plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline)
         notes += plan.warnings
         plans[group_id] = plan.offsets
-        if arguments.execute and plan.offsets:
-            committing = await commit_offsets(cluster, group_id, plan.offsets, deadline)
-            plans[group_id] = {one: plan.offsets[one] for one, error in committing.items() if error is None}
-            for partition, error in committing.items():
-                if error is not None:
-                    failures[f"{group_id}: {partition}"] = error
-                    outcome = outcome or exit_code(error)
-                    warn(f"\nError: {partition} of group '{group_id}' was not reset: {error}")
+    if arguments.execute:
+        # Every group has its plan before the first commit, so an error in a plan changes no group.
+        for group_id, offsets in plans.items():
+            plans[group_id], failed = await _execute(cluster, group_id, offsets, deadline)
+            failures.update(failed)
+            outcome = outcome or next(map(exit_code, failed.values()), ExitCode.DONE)
     _print_reset(arguments, plans, before, notes, failures)
     return outcome
+
+
+async def _execute(
+    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> tuple[Mapping[TopicPartition, int], Mapping[str, CoordinatorError]]:
+    """Commit the new offsets of one group, and print each error; return the committed offsets and the errors."""
+    if not offsets:
+        return offsets, {}
+    try:
+        committing = await commit_offsets(cluster, group_id, offsets, deadline)
+    except CoordinatorError as error:
+        warn(f"\nError: {error}")
+        return {}, {group_id: error}
+    failed = {partition: why for partition, why in committing.items() if why is not None}
+    for partition, why in failed.items():
+        warn(f"\nError: {partition} of group '{group_id}' was not reset: {why}")
+    committed = {partition: offset for partition, offset in offsets.items() if partition not in failed}
+    return committed, {f"{group_id}: {partition}": why for partition, why in failed.items()}
 
 
 def _why_not_reset(

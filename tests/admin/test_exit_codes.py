@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode, lag_command, reset_command
 from consumer_coord.broker import EmbeddedKafka
@@ -116,6 +117,39 @@ async def test_a_reset_that_the_broker_takes_in_part_says_which_part(as_json: bo
         assert [(error["group"], error["exit_code"]) for error in document["errors"]] == [("g: secret-0", 5)]
     else:
         assert "secret" not in out
+
+
+def test_no_group_is_reset_if_the_plan_of_another_group_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        address = ["--bootstrap-server", kafka.bootstrap_servers]
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce("t", b"a record")
+        producer.flush()
+        assert main(["reset", "a", "--to-offset", "0", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+        assert main(["reset", "a", "b", "--shift-by", "1", "--topic", "t", "--execute", *address]) == ExitCode.USAGE
+        assert "group 'b' has no committed offset for t-0" in capsys.readouterr().err
+        assert main(["lag", "a", "--json", *address]) == ExitCode.DONE
+        assert json.loads(capsys.readouterr().out)["groups"][0]["lag"] == 1
+
+
+@in_virtual_time
+async def test_a_group_that_was_reset_is_reported_although_a_later_group_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = with_group(TopicPartition("t", 0))
+
+    def for_one_group(request: OffsetCommitRequest) -> Struct:
+        code = codes.NONE if request.group_id == "a" else codes.COORDINATOR_LOAD_IN_PROGRESS
+        return commit_answer(request, {TopicPartition("t", 0): code})
+
+    brokers.always(OffsetCommitRequest, for_one_group)
+    unknown = [ConsumerGroupDescribeGroup(error_code=codes.GROUP_ID_NOT_FOUND, group_id=group) for group in "ab"]
+    brokers.always(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse(groups=tuple(unknown)))
+    empty = [DescribedGroup(group_id=group, group_state="Empty", protocol_type="consumer") for group in "ab"]
+    brokers.always(DescribeGroupsRequest, DescribeGroupsResponse(groups=tuple(empty)))
+    arguments = ["reset", "a", "b", "--to-latest", "--topic", "t:0", "--execute", "--json"]
+    assert await run(brokers, reset_command, arguments) is ExitCode.TIMED_OUT
+    document = json.loads(capsys.readouterr().out)
+    assert [group["group"] for group in document["groups"] if group["partitions"]] == ["a"]
+    assert [error["exit_code"] for error in document["errors"]] == [6]
 
 
 @pytest.mark.parametrize("arguments", [["--execute"], [], ["--execute", "--json"]])
