@@ -285,7 +285,8 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
                 )
         if refused is not None:
             failures[group_id] = refused
-            outcome = outcome or _report_failures({group_id: refused})
+            refusal = _report_failures({group_id: refused})
+            outcome = outcome or refusal
             continue
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
         scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)

@@ -152,6 +152,14 @@ async def test_a_group_that_was_reset_is_reported_although_a_later_group_fails(c
     assert [error["exit_code"] for error in document["errors"]] == [6]
 
 
+def test_a_reset_prints_the_error_of_each_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        address = ["--bootstrap-server", kafka.bootstrap_servers]
+        assert main(["reset", "one", "two", "--to-latest", "--all-topics", *address]) == ExitCode.NOT_FOUND
+    err = capsys.readouterr().err
+    assert ("'one' does not exist" in err, "'two' does not exist" in err) == (True, True)
+
+
 @pytest.mark.parametrize("arguments", [["--execute"], [], ["--execute", "--json"]])
 def test_resetting_all_topics_of_a_group_that_does_not_exist(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedKafka({"t": 1}) as kafka:
