@@ -233,22 +233,27 @@ class BrokerFetches:
                         state.owner.move(state, self)
 
     def _ask(self, due: Mapping[TopicPartition, FetchState], max_bytes: int, omitted: Sequence[FetchState]) -> _Ask:
-        config = self._config
-        wanted = {
-            partition: Wanted(
-                topic_id=state.topic_id,
-                offset=state.offset,
-                current_leader_epoch=self._leaders.of(partition).epoch,
-                last_fetched_epoch=state.leader_epoch,
-                max_bytes=config.max_partition_fetch_bytes,
-            )
-            for partition, state in due.items()
-        }
-        wait_ms = config.fetch_wait_max_ms
+        wanted = {partition: self._wanted(state) for partition, state in due.items()}
+        wait_ms = self._config.fetch_wait_max_ms
         if any(state.high_watermark < 0 for state in due.values()):
             # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
             wait_ms = 0
         return _Ask(due, wanted, max_bytes, wait_ms, omitted, all(state.at_end for state in due.values()))
+
+    def _wanted(self, state: FetchState) -> Wanted:
+        """Return the position from which to fetch a partition: the last object if the position is the same."""
+        last, epoch = state.wanted, self._leaders.of(state.partition).epoch
+        if (
+            last is None
+            or last.offset != state.offset
+            or last.last_fetched_epoch != state.leader_epoch
+            or last.current_leader_epoch != epoch
+            or last.topic_id is not state.topic_id
+        ):
+            last = state.wanted = Wanted(
+                state.topic_id, state.offset, epoch, state.leader_epoch, self._config.max_partition_fetch_bytes
+            )
+        return last
 
     def _newest(self) -> int | None:
         """Return the newest Fetch version to use: None for no limit, or a version without topic ids if an id is unknown."""

@@ -30,11 +30,21 @@ class Leaders:
         #: Leaders that a response named and the metadata does not contain yet. The topic's id is part of the value, because
         #: the leader epochs of a recreated topic start at 0 again.
         self._newer: dict[TopicPartition, tuple[Leader, uuid.UUID]] = {}
+        #: The leaders that were read from this metadata.
+        self._known: dict[TopicPartition, Leader] = {}
+        self._known_from: Metadata | None = None
 
     def of(self, partition: TopicPartition) -> Leader:
         """Return the newest known leader of a partition."""
-        newer = self._newer.get(partition)
-        return _leader(self._cluster.metadata, partition) if newer is None else newer[0]
+        newer, metadata = self._newer.get(partition), self._cluster.metadata
+        if newer is not None:
+            return newer[0]
+        if self._known_from is not metadata:
+            self._known_from, self._known = metadata, {}
+        known = self._known.get(partition)
+        if known is None:
+            known = self._known[partition] = _leader(metadata, partition)
+        return known
 
     def learn(self, partition: TopicPartition, leader_id: int, epoch: int, endpoints: Mapping[int, FetchNodeEndpoint]) -> bool:
         """Record a leader that a response names, if it is newer than the known leader; return whether it was recorded."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from consumer_coord.fetch.sessions import Wanted
 from consumer_coord.fetch.values import FetchStart
 from consumer_coord.topic_partition import TopicPartition
 
@@ -30,6 +31,8 @@ class FetchState:
     topic_id: uuid.UUID
     offset: int
     leader_epoch: int
+    #: The position in the last Fetch.
+    wanted: Wanted | None = None
     paused: bool = False
     #: True if fetching stopped with a :class:`~consumer_coord.fetch.values.Stopped`.
     stopped: bool = False

@@ -23,9 +23,6 @@ _LAST_EPOCH = 2**31 - 1
 _SESSIONS_FROM = 7
 _TOPIC_IDS_FROM = 13
 
-#: A partition in a request, and the topic's id (zeros if the request's version has no ids).
-Key = tuple[TopicPartition, uuid.UUID]
-
 
 @attrs.frozen
 class Wanted:
@@ -56,7 +53,7 @@ class FetchSession:
         self._epoch = _INITIAL_EPOCH
         self._version = 0
         #: The partitions that the broker's session will have after it has processed the request in flight.
-        self._named: dict[Key, Wanted] = {}
+        self._named: Mapping[TopicPartition, Wanted] = {}
         self._full = True
 
     def build(self, version: int, wanted: Mapping[TopicPartition, Wanted]) -> SessionPart:
@@ -67,16 +64,19 @@ class FetchSession:
             # another session.
             self.failed()
         self._version = version
-        named: dict[Key, Wanted] = {(partition, one.topic_id if by_id else ZERO_UUID): one for partition, one in wanted.items()}
-        before, self._named = self._named, named
+        before, self._named = self._named, wanted
         if version < _SESSIONS_FROM:
             self._full = True
-            return SessionPart(_NO_SESSION, _FINAL_EPOCH, _topics(named, version), ())
+            return SessionPart(_NO_SESSION, _FINAL_EPOCH, _topics(wanted, version), ())
         self._full = self._epoch == _INITIAL_EPOCH
         if self._full:
-            return SessionPart(self.session_id, _INITIAL_EPOCH, _topics(named, version), ())
-        changed = {key: one for key, one in named.items() if before.get(key) != one}
-        gone = before.keys() - named.keys()
+            return SessionPart(self.session_id, _INITIAL_EPOCH, _topics(wanted, version), ())
+        changed = {one: at for one, at in wanted.items() if (was := before.get(one)) is not at and was != at}
+        gone = [
+            (one, was.topic_id if by_id else ZERO_UUID)
+            for one, was in before.items()
+            if (at := wanted.get(one)) is not was and (at is None or (by_id and at.topic_id != was.topic_id))
+        ]
         return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
 
     def answered(self, response: FetchResponse) -> Mapping[TopicPartition, PartitionData]:
@@ -86,20 +86,21 @@ class FetchSession:
         request that named all partitions. In this case, call :meth:`failed`.
         """
         by_id = self._version >= _TOPIC_IDS_FROM
-        names = {topic_id: partition.topic for partition, topic_id in self._named} if by_id else {}
+        names = {at.topic_id: one.topic for one, at in self._named.items()} if by_id and response.responses else {}
         rows: dict[TopicPartition, PartitionData] = {}
         for topic in response.responses:
             name = names.get(topic.topic_id, "") if by_id else topic.topic
             for row in topic.partitions:
                 partition = TopicPartition(name, row.partition_index)
-                if (partition, topic.topic_id if by_id else ZERO_UUID) not in self._named:
+                at = self._named.get(partition)
+                if at is None or (by_id and at.topic_id != topic.topic_id):
                     raise MalformedMessageError(
                         f"a Fetch response names partition {row.partition_index} of topic {topic.topic or topic.topic_id},"
                         " which was not requested"
                     )
                 rows[partition] = row
         if self._full and len(rows) < len(self._named):
-            missing = next(partition for partition, _ in self._named if partition not in rows)
+            missing = next(partition for partition in self._named if partition not in rows)
             raise MalformedMessageError(f"the response to a Fetch of all partitions lacks {missing}")
         if self._version < _SESSIONS_FROM:
             return rows
@@ -130,10 +131,11 @@ class FetchSession:
         return SessionPart(self.session_id, _FINAL_EPOCH, (), ())
 
 
-def _topics(named: Mapping[Key, Wanted], version: int) -> Sequence[FetchTopic]:
+def _topics(named: Mapping[TopicPartition, Wanted], version: int) -> Sequence[FetchTopic]:
     """Return the topic rows of a request; consecutive partitions of one topic share a row."""
     topics: list[tuple[str, uuid.UUID, list[FetchPartition]]] = []
-    for (partition, topic_id), wanted in named.items():
+    for partition, wanted in named.items():
+        topic_id = wanted.topic_id if version >= _TOPIC_IDS_FROM else ZERO_UUID
         if not topics or topics[-1][:2] != (partition.topic, topic_id):
             topics.append((partition.topic, topic_id, []))
         topics[-1][2].append(
@@ -148,6 +150,6 @@ def _topics(named: Mapping[Key, Wanted], version: int) -> Sequence[FetchTopic]:
     return [FetchTopic(topic=name, topic_id=topic_id, partitions=rows) for name, topic_id, rows in topics]
 
 
-def _forgotten(gone: Sequence[Key]) -> Sequence[ForgottenTopic]:
+def _forgotten(gone: Sequence[tuple[TopicPartition, uuid.UUID]]) -> Sequence[ForgottenTopic]:
     topics = grouped(((partition.topic, topic_id), partition.partition) for partition, topic_id in gone)
     return [ForgottenTopic(topic=name, topic_id=topic_id, partitions=rows) for (name, topic_id), rows in topics.items()]

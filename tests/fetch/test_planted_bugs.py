@@ -79,7 +79,7 @@ def changed_offsets_are_not_sent(patch: pytest.MonkeyPatch) -> None:
     build = FetchSession.build
 
     def stale(self: FetchSession, version: int, wanted: Any) -> SessionPart:
-        before = {partition.partition for partition, _ in self._named}
+        before = {partition.partition for partition in self._named}
         part = build(self, version, wanted)
         if part.session_epoch <= 0:
             return part
