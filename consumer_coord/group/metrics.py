@@ -7,7 +7,7 @@ samples is NaN, as in Java.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -15,7 +15,8 @@ from consumer_coord.group import poll_metrics as poll_times
 
 #: Window of averages, maxima and rates, in seconds: Java's metrics.sample.window.ms times metrics.num.samples.
 _WINDOW_S = 60.0
-_MOST_SAMPLES = 1_000
+#: Events within this time are counted together, in seconds.
+_SAMPLE_S = 1.0
 
 _METER = ("total", "rate")
 _PER_HOUR = ("total", "rate-per-hour")
@@ -57,33 +58,54 @@ NAMES = (
 
 
 @attrs.define
+class _Sample:
+    """The events of about one second."""
+
+    since: float
+    count: int = 0
+    total_ms: float = 0.0
+    max_ms: float = -math.inf
+
+
+@attrs.define
 class _Sensor:
-    """The number and the durations of one kind of event."""
+    """The number and the durations of one kind of event: since the start, and in the samples of the last minute."""
 
     total: int = 0
     total_ms: float = 0.0
-    samples: list[tuple[float, float]] = attrs.field(factory=list)
+    samples: tuple[_Sample, ...] = ()
 
     def record(self, moment: float, value_ms: float) -> None:
         self.total += 1
         self.total_ms += value_ms
-        self.samples.append((moment, value_ms))
-        if len(self.samples) > _MOST_SAMPLES:
-            del self.samples[: _MOST_SAMPLES // 2]
+        if not self.samples or moment - self.samples[-1].since >= _SAMPLE_S:
+            # Another thread may read the samples, so the tuple is replaced.
+            self.samples = (*self.recent(moment), _Sample(moment))
+        sample = self.samples[-1]
+        sample.count += 1
+        sample.total_ms += value_ms
+        sample.max_ms = max(sample.max_ms, value_ms)
 
-    def figure(self, end: str, recent: list[float], window_s: float) -> float:
+    def recent(self, moment: float) -> Sequence[_Sample]:
+        """Return the samples of the last minute."""
+        return [sample for sample in self.samples if moment - sample.since <= _WINDOW_S]
+
+    def figure(self, end: str, recent: Sequence[_Sample], window_s: float) -> float:
         """Return the figure for a suffix in :data:`KINDS`."""
         if end == "total":
             return float(self.total)
         if end == "latency-total":
             return self.total_ms
+        count = sum(sample.count for sample in recent)
         if end == "rate":
-            return len(recent) / window_s
+            return count / window_s
         if end == "rate-per-hour":
-            return len(recent) / window_s * 3600
-        if not recent:
+            return count / window_s * 3600
+        if not count:
             return math.nan
-        return max(recent) if end.endswith("max") else sum(recent) / len(recent)
+        if end.endswith("max"):
+            return max(sample.max_ms for sample in recent)
+        return sum(sample.total_ms for sample in recent) / count
 
 
 def _later(one: float | None, other: float | None) -> float | None:
@@ -127,7 +149,7 @@ class Metrics:
         figures: dict[str, float] = {}
         for name, ends in KINDS.items():
             sensor = self._sensors[name]
-            recent = [value for at, value in sensor.samples if moment - at <= _WINDOW_S]
+            recent = sensor.recent(moment)
             figures.update({f"{name}-{end}": sensor.figure(end, recent, window_s) for end in ends})
         for name, at in (
             ("last-heartbeat-seconds-ago", self.last_heartbeat_at),

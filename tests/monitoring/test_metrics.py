@@ -77,12 +77,17 @@ def test_seconds_ago() -> None:
     assert metrics.snapshot()["last-heartbeat-seconds-ago"] == 2.5
 
 
-def test_many_events_take_bounded_memory() -> None:
-    metrics = Metrics(Clock())
-    for _ in range(5_000):
-        metrics.record("heartbeat", 1.0)
-    assert metrics.count("heartbeat") == 5_000
-    assert len(metrics._sensors["heartbeat"].samples) <= 1_000
+def test_many_events_take_bounded_memory_and_count_in_the_rate() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    for number in range(12_000):
+        clock.now = 100.0 + number / 100
+        metrics.record("commit", 4.0 if number % 2 else 2.0)
+    figures = metrics.snapshot()
+    assert metrics.count("commit") == 12_000
+    assert figures["commit-rate"] == pytest.approx(100, rel=0.02)
+    assert (figures["commit-latency-avg"], figures["commit-latency-max"]) == (pytest.approx(3, rel=0.01), 4)
+    assert len(metrics._sensors["commit"].samples) <= 62
 
 
 def test_an_event_that_no_table_knows_is_a_mistake() -> None:
