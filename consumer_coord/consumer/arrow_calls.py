@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
@@ -29,6 +29,12 @@ class ReadsColumns:
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
+
+
+class _NoNews(NamedTuple):
+    """The value of ``_quiet`` after a wait for columns, unlike after a wait for messages."""
+
+    news: object
 
 
 #: A batch of columns, the records that it delivers, the worker's queue without these records, and the worker.
@@ -81,10 +87,10 @@ class ArrowCalls(OffsetCalls):
             mine = True
             self._application.polls += 1
             self._deliveries.finish(me)
-            if self._quiet is self._application.news:
+            if self._arrow is not None and self._nothing_new(self._arrow):
                 # An idle member spends its processor time here, so this code touches few objects.
-                timeout_s = self._wait_for_chunks(timeout_s)
-                if timeout_s <= 0 and self._nothing_new():
+                timeout_s = self._wait_for_chunks(self._arrow, timeout_s)
+                if timeout_s <= 0 and self._nothing_new(self._arrow):
                     return request.empty
             batch, delivered, rest, worker = self._next_batch(request, timeout_s)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
@@ -185,7 +191,7 @@ class ArrowCalls(OffsetCalls):
             news = application.news
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
             if engine.fast_path and not (engine.worker.ready or self._calls):
-                self._quiet = news
+                self._quiet = _NoNews(news)
             if self._then:
                 self._on_loop(self._do_what_callbacks_asked)
                 ready = ready and not self._closed and bool(self._engine.worker.ready)
@@ -193,12 +199,14 @@ class ArrowCalls(OffsetCalls):
         except CallbackError as error:
             raise_cause(error)
 
-    def _nothing_new(self) -> bool:
+    def _nothing_new(self, arrow: ArrowReads) -> bool:
         """Whether a step on the loop would find nothing to do."""
-        assert self._arrow is not None
-        return self._quiet is self._application.news and not (self._engine.commits.news or self._arrow.plane.ready)
+        quiet = self._quiet
+        if type(quiet) is not _NoNews or quiet.news is not self._application.news:
+            return False
+        return not (self._engine.commits.news or arrow.plane.ready)
 
-    def _wait_for_chunks(self, timeout_s: float) -> float:
+    def _wait_for_chunks(self, arrow: ArrowReads, timeout_s: float) -> float:
         """Wait without a step on the loop, because the last step found no other work; return the remaining time, in seconds."""
         application, bell = self._application, self._application.bell
         began = time.monotonic()
@@ -208,11 +216,11 @@ class ArrowCalls(OffsetCalls):
             self._librdkafka.serve()
             if self._librdkafka.reported:
                 application.look_again()
-            if began < ends and self._nothing_new():
+            if began < ends and self._nothing_new(arrow):
                 bell.wait(min(ends - began, SLICE_S))
             moment = time.monotonic()
             application.poll_times.record_quiet(began, application.calls, moment - began)
-            if moment >= ends or not self._nothing_new():
+            if moment >= ends or not self._nothing_new(arrow):
                 return max(0.0, ends - moment)
             application.waited()
             began = moment

@@ -300,6 +300,25 @@ def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:
             other.consume_arrow(timeout=0)
 
 
+def test_messages_and_columns_do_not_mix_in_an_idle_consumer(kafka: EmbeddedKafka) -> None:
+    with member(kafka) as one:
+        one.subscribe(["orders"])
+        read([one], lambda got: len(got) == 4 * COUNT)
+        for _ in range(5):
+            assert len(one.consume_arrow(timeout=0.02)) == 0
+            for call in (lambda: one.poll(0), lambda: one.poll(0.02), lambda: one.consume(1, 0.02), lambda: next(one)):
+                with pytest.raises(IllegalStateError, match="reads columns"):
+                    call()
+    with member(kafka) as other:
+        other.subscribe(["orders"])
+        while other.poll(0.5) is not None:
+            pass
+        for _ in range(5):
+            assert other.poll(0.02) is None
+            with pytest.raises(IllegalStateError, match="reads messages"):
+                other.consume_arrow(timeout=0.02)
+
+
 def test_a_callback_may_not_read(kafka: EmbeddedKafka) -> None:
     caught: list[BaseException] = []
 
