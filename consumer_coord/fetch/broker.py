@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
@@ -20,7 +20,7 @@ from consumer_coord.errors import (
 from consumer_coord.fetch.batches import reach
 from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
 from consumer_coord.fetch.leaders import Leaders
-from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
 from consumer_coord.leaders.leader_epochs import epochs_request
@@ -49,31 +49,6 @@ _TOPIC_IDS_FROM = 13
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
 _FAREWELL_MS = 100
-
-
-class Owner(Protocol):
-    """The methods of a fetcher that the task of one broker uses."""
-
-    def share_bytes(self) -> int:
-        """Return the share of each broker in the fetcher's buffer, in bytes."""
-
-    def is_current(self, state: FetchState) -> bool:
-        """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
-
-    def place(self, state: FetchState) -> None:
-        """Choose the broker from which to fetch a partition, and fetch from that broker."""
-
-    def move(self, state: FetchState, task: BrokerFetches | None) -> None:
-        """Let another task fetch a partition; None: no task."""
-
-    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until the caller takes them, and move the position to the offset after these records."""
-
-    def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """Stop fetching a partition, and report the reason to the caller."""
-
-    def fail(self, error: CoordinatorError) -> None:
-        """Report an error that ended the task of a broker."""
 
 
 @attrs.frozen

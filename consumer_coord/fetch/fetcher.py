@@ -45,9 +45,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
-from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.buffer import Buffer
-from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.partition_state import FetchState, Task
 from consumer_coord.fetch.shared import SharedFetches
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, Stopped, StopReason
 from consumer_coord.net.cluster import ClusterClient
@@ -74,7 +73,7 @@ class Fetcher:
         self._shared = SharedFetches.join(self, cluster, self.config)
         self._leaders = self._shared.leaders
         #: The tasks that fetch this fetcher's partitions, with their numbers of these partitions.
-        self._tasks: Counter[BrokerFetches] = Counter()
+        self._tasks: Counter[Task] = Counter()
         self._buffer = Buffer()
         self._ready = Signal()
         self._on_ready = on_ready
@@ -193,15 +192,15 @@ class Fetcher:
     # -- for the brokers' tasks ---------------------------------------------------------------------------------------
 
     def share_bytes(self) -> int:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return self.config.queued_max_bytes // max(1, len(self._tasks))
 
     def is_current(self, state: FetchState) -> bool:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return state.active and self._states.get(state.partition) is state
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._buffer.add(state, records, size, state.leader_epoch)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
         # Move the partition to the end, so that the next request begins with the partitions that waited longest for records.
@@ -211,7 +210,7 @@ class Fetcher:
         self._announce()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         state.stopped = True
         logger.debug("%s is no longer fetched: %s", state.partition, error)
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
@@ -219,19 +218,19 @@ class Fetcher:
         self._announce()
 
     def place(self, state: FetchState) -> None:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._failure is not None or self._states.get(state.partition) is not state:
             return
         broker_id = self._broker_for(state)
-        broker = None if broker_id is None else self._shared.task_for(broker_id, state)
-        self.move(state, broker)
-        if broker is None:
+        task = None if broker_id is None else self._shared.task_for(broker_id, state)
+        self.move(state, task)
+        if task is None:
             self.cluster.refresh_later(self.cluster.backoff.ms(self._leaderless))
         else:
-            broker.check()
+            task.check()
 
-    def move(self, state: FetchState, task: BrokerFetches | None) -> None:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+    def move(self, state: FetchState, task: Task | None) -> None:
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         before, state.task = state.task, task
         if before is task:
             return
@@ -245,7 +244,7 @@ class Fetcher:
             self._tasks[task] += 1
 
     def fail(self, error: CoordinatorError) -> None:
-        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._failure = error
         self._announce()
 
@@ -295,7 +294,7 @@ class Fetcher:
             self._buffer.forget(state)
             self.move(state, None)
 
-    def _look(self, broker: BrokerFetches | None = None) -> None:
+    def _look(self, task: Task | None = None) -> None:
         """Make the task of one broker, or all tasks, check again whether to send a Fetch."""
-        for one in tuple(self._tasks) if broker is None else (broker,):
+        for one in tuple(self._tasks) if task is None else (task,):
             one.check()

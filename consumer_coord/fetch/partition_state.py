@@ -1,20 +1,52 @@
-"""The fetcher's state of one assigned partition."""
+"""The fetcher's state of one assigned partition, and the fetcher and the task to which this state belongs."""
 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import attrs
 
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch.sessions import Wanted
-from consumer_coord.fetch.values import FetchStart
+from consumer_coord.fetch.values import FetchedRecords, FetchStart, StopReason
 from consumer_coord.topic_partition import TopicPartition
 
-if TYPE_CHECKING:
-    from consumer_coord.fetch.broker import BrokerFetches, Owner
-
 _UNKNOWN = -1
+
+
+class Task(Protocol):
+    """The part of the task of one broker that a fetcher uses."""
+
+    partitions: dict[TopicPartition, FetchState]
+
+    def check(self) -> None:
+        """Check again whether to send a Fetch."""
+
+
+class Owner(Protocol):
+    """The methods of a fetcher that the task of one broker uses."""
+
+    def share_bytes(self) -> int:
+        """Return the share of each broker in the fetcher's buffer, in bytes."""
+
+    def is_current(self, state: FetchState) -> bool:
+        """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
+
+    def place(self, state: FetchState) -> None:
+        """Choose the broker from which to fetch a partition, and fetch from that broker."""
+
+    def move(self, state: FetchState, task: Task | None) -> None:
+        """Let another task fetch a partition; None: no task."""
+
+    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
+        """Keep records until the caller takes them, and move the position to the offset after these records."""
+
+    def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
+        """Stop fetching a partition, and report the reason to the caller."""
+
+    def fail(self, error: CoordinatorError) -> None:
+        """Report an error that ended the task of a broker."""
 
 
 @attrs.define(eq=False)
@@ -44,7 +76,7 @@ class FetchState:
     #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
     #: The task that fetches the partition; None while no leader is known.
-    task: BrokerFetches | None = None
+    task: Task | None = None
     #: A replica in this client's rack, and the time until which it is used (KIP-392; loop's clock, in seconds).
     preferred: tuple[int, float] | None = None
     failures: int = 0

@@ -6,9 +6,9 @@ import asyncio
 from typing import Final
 
 from consumer_coord.errors import CoordinatorError, FatalError
-from consumer_coord.fetch.broker import BrokerFetches, Owner
+from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.leaders import Leaders
-from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.values import FetchConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import get_logger
