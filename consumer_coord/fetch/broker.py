@@ -324,9 +324,14 @@ class BrokerFetches:
         rows = self._session.answered(response)
         self._failures = 0
         endpoints = {one.node_id: one for one in response.node_endpoints}
+        # Records are slices of the response. So that a slow caller keeps only its own records in memory, and not the responses
+        # to all fetchers, copy the records of a response to several fetchers.
+        copies = len({states[one].owner for one, row in rows.items() if row.records and one in states}) > 1
         for partition, row in rows.items():
             state, wanted = states.get(partition), named.get(partition)
             if state is not None and wanted is not None and self._awaits(state, wanted.offset):
+                if copies and row.records:
+                    row = attrs.evolve(row, records=bytes(row.records))
                 self._take_row(state, row, endpoints)
         if not any(row.records for row in rows.values()):
             self._note_ends(rows, named, states)

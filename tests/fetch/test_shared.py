@@ -8,12 +8,16 @@ from collections.abc import Iterable
 import attrs
 import pytest
 
+from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import AuthenticationError
-from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart
+from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart
 from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.runtime.background import cluster_client
 from consumer_coord.topic_partition import TopicPartition
+from tests.support.consumer.embedded import produce
 from tests.support.fetch.world import Reader, World, play
 
 T = [TopicPartition("t", number) for number in range(10)]
@@ -186,6 +190,33 @@ def test_the_buffers_of_all_readers_are_bounded() -> None:
         await close(readers)
 
     play(test, brokers=1, topics={"t": 6})
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_slow_reader_keeps_no_records_of_other_readers_in_memory(number: int) -> None:
+    """Records are slices of the response, or copies if the response has records for several readers."""
+
+    async def main(address: str) -> None:
+        host, _, port = address.rpartition(":")
+        client = cluster_client(ClientConfig(bootstrap_servers=((host, int(port)),)))
+        fetchers = [Fetcher(client) for _ in range(number)]
+        for index, fetcher in enumerate(fetchers):
+            fetcher.assign(starts(T[index::number][: 4 // number]))
+        sizes: list[tuple[int, int]] = []
+        for fetcher in fetchers:
+            assert await fetcher.wait(Deadline.after(60_000))
+            for one in fetcher.take(1 << 30):
+                assert isinstance(one, FetchedRecords)
+                view = memoryview(one.records)
+                sizes.append((view.nbytes, memoryview(view.obj).nbytes))
+            await fetcher.close()
+        await client.close()
+        assert len(sizes) == 4
+        assert all((whole == size) == (number > 1) for size, whole in sizes), sizes
+
+    with EmbeddedKafka(topics={"t": 4}) as kafka:
+        produce(kafka, "t", {one: [b"v" * 100_000] for one in range(4)})
+        asyncio.run(main(kafka.bootstrap_servers))
 
 
 def test_only_readers_with_the_same_settings_share() -> None:
