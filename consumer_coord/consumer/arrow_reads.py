@@ -259,8 +259,9 @@ class Bounds:
 
         Partitions with unknown positions are missing.
         """
-        starts = {one: engine.table[one].start for one in partitions}
-        return {**{one: at for one, at in starts.items() if at is not None}, **engine.worker.positions(partitions)}
+        table = {one: engine.table[one] for one in partitions}
+        starts = {one: value.start for one, value in table.items() if value.start is not None}
+        return {**starts, **engine.worker.positions(table)}
 
     def arrived(self, partition: TopicPartition) -> None:
         """Record that the log contains the partition's position, because records from this position arrived."""

@@ -473,7 +473,7 @@ class Engine:
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
         """Return whether a record of the current topic, or the error that it has no start, has reached the application."""
-        return one.phase is Phase.UNLOCATED or bool(self.worker.positions([partition]))
+        return one.phase is Phase.UNLOCATED or bool(self.worker.positions({partition: one}))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
         """Add partitions to the table."""
@@ -669,7 +669,7 @@ class Engine:
             # The event names a different offset, so the event belongs to an earlier assignment. librdkafka may have stopped the
             # current assignment as well, so assign the partition again at its position. If the position is out of range,
             # another event reports it.
-            delivered = self.worker.positions([partition]).get(partition)
+            delivered = self.worker.positions({partition: one}).get(partition)
             start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
             self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
 
@@ -812,8 +812,7 @@ class Engine:
         if self._auto_store:
             for partition, at in self._unfinished(committed).items():
                 # An unfinished record of an earlier reading may lie before the first record of the present reading.
-                cursor = self.worker.cursors.get(partition) if partition in finished else None
-                if cursor and cursor.first is not None and cursor.first <= at.offset < finished[partition].offset:
+                if partition in finished and self._began_before(partition, at) and at.offset < finished[partition].offset:
                     finished[partition] = at
         else:
             finished = {**self._starts(self.table, (Origin.RESET,)), **finished}
@@ -822,6 +821,13 @@ class Engine:
             for partition, at in finished.items()
             if at.offset > committed.get(partition, -1) or explicit[partition].answers.get(partition) is not None
         }
+
+    def _began_before(self, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
+        """Return whether the first record of the present reading is at ``at`` or before."""
+        one = self.worker.cursors.get(partition)
+        if one is None or one.first is None or one.read.serial != self.table[partition].serial:
+            return False
+        return one.first <= at.offset
 
     def store(self, positions: Positions) -> None:
         """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``.
@@ -855,7 +861,7 @@ class Engine:
             return Entry(at)
         former = one.former_topic_id
         # Until a record of the current topic is delivered, the position belongs to the former topic.
-        of_former = former is not None and not self.worker.positions([partition])
+        of_former = former is not None and not self.worker.positions({partition: one})
         return Entry(at, one.ownership, former if of_former else one.topic_id)
 
     def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Ticket | None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, before, partition_of_message
-from consumer_coord.consumer.partitions import Plan, Read, Verdict, judge
+from consumer_coord.consumer.partitions import Partition, Plan, Read, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -299,17 +299,19 @@ class Worker:
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
-    def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def positions(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the position after each partition's last delivered message; omit partitions without a delivered message.
 
-        A message that waits in :attr:`ready` counts as not delivered.  Callable from any thread.
+        A message that waits in :attr:`ready` counts as not delivered. A message of a reading other than the one in ``table``
+        does not count either: until the next :meth:`reconcile`, the worker still has the former reading of a partition that was
+        lost and assigned again.  Callable from any thread.
         """
         waiting = self._first_waiting()
         cursors = self.cursors
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition in partitions:
+        for partition, value in table.items():
             one = cursors.get(partition)
-            if one is None or one.next is None:
+            if one is None or one.next is None or one.read.serial != value.serial:
                 continue
             message = waiting.get(partition)
             if message is None:
@@ -317,11 +319,6 @@ class Worker:
             elif message.offset() != one.first:
                 found[partition] = before(message)
         return found
-
-    def position(self, partition: TopicPartition) -> int:
-        """Return the offset after the last delivered message; ``OFFSET_INVALID`` before the first message."""
-        at = self.positions([partition]).get(partition)
-        return OFFSET_INVALID if at is None else at.offset
 
     def waits(self, partition: TopicPartition) -> bool:
         """Return whether a fetched message of a partition waits to be delivered."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaException
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce, row
 from tests.support.group.classic import classic
 from tests.support.waiting import eventually
 from tests.support.white_box import blocking_coordinator_of, coordinator_of, data_plane
@@ -67,3 +68,30 @@ def test_waiting_records_of_a_lost_ownership_are_not_delivered_under_the_new_lea
             if received := receive(one):
                 happened.append(f"received {received}")
         assert happened == ["assigned", "lost"]
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [lambda one: one.consume(10, 0.05), lambda one: one.consume_arrow(10, timeout=0.05)],
+    ids=["consume", "consume_arrow"],
+)
+def test_the_position_of_a_lost_ownership_is_not_committed_for_the_new_one(
+    kafka: EmbeddedKafka, receive: Callable[[KeepingConsumer], Any]
+) -> None:
+    happened: list[str] = []
+
+    def on_assign(who: Any, rows: Any) -> None:
+        happened.append("assigned")
+        if "lost" in happened:
+            # on_lost and on_assign are called in one poll, which applies the plan after both.
+            assert [each.offset for each in one.position([row(0), row(1)])] == [OFFSET_INVALID, OFFSET_INVALID]
+            with pytest.raises(KafkaException, match="nothing to commit"):
+                one.commit(asynchronous=False)
+            happened.append("checked")
+
+    # The broker keeps the former membership until its session ends.
+    with consumer(kafka, session_timeout_ms=1_000, enable_auto_commit=False) as one:
+        one.subscribe(["orders"], on_assign=on_assign, on_lost=lambda who, rows: happened.append("lost"))
+        eventually(lambda: any(each.offset > 0 for each in one.position([row(0), row(1)])), step=lambda: receive(one))
+        _lose_and_rejoin(one)
+        eventually(lambda: "checked" in happened, step=lambda: receive(one))

@@ -58,7 +58,7 @@ def _keep_what_was_reported_revoked(patch: Patch) -> None:
     def looking(self: Engine, leaving: bool) -> Any:
         back = self._in_phase(Phase.REVOKED) & self.core.assignment.held - self.core.assignment.change().revoked
         for partition in frozenset() if leaving else back:
-            at = self.worker.positions([partition]).get(partition, self.table[partition].start)
+            at = self.worker.positions({partition: self.table[partition]}).get(partition, self.table[partition].start)
             self._put(PartitionEvent.KEEP, [partition], start=at)
         return look(self, leaving)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
@@ -165,6 +166,8 @@ WHAT_IT_WAS = {
     773000103: "retention removed the position of an owner that resets to the latest offset, and the log had no record at its"
     " start; the checkers expected the owner to read the first record",
     774000217: "an application sought to an offset that a truncation had removed; the checkers expected a log with that end",
+    776000327: "partitions were lost and assigned again in one poll, and the application committed while on_assign ran: the"
+    " offset of the lost ownership was committed for the new one",
     1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
@@ -264,6 +267,22 @@ def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
         return gone
 
     patch.setattr(Worker, "_take_over", careless)
+
+
+def _commit_the_position_of_a_lost_ownership(patch: pytest.MonkeyPatch) -> None:
+    positions = Worker.positions
+
+    def of_any_reading(
+        self: Worker, table: Mapping[TopicPartition, partitions.Partition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        read = {
+            one: attrs.evolve(value, serial=self.cursors[one].read.serial)
+            for one, value in table.items()
+            if one in self.cursors
+        }
+        return positions(self, read)
+
+    patch.setattr(Worker, "positions", of_any_reading)
 
 
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -379,6 +398,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     779214168: (_end_the_join_after_the_wait, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
     710001038: (_stand_behind_what_was_fetched, "fencing"),
+    776000327: (_commit_the_position_of_a_lost_ownership, "rewind"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     232000547: (_never_let_the_loop_run, "liveness"),
     232100022: (_believe_every_heartbeat, "lease"),

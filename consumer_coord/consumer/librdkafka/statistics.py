@@ -38,8 +38,9 @@ class Statistics:
         return json.dumps(statistics)
 
     def _partition(self, figures: dict[str, Any], partition: TopicPartition, confirmed: int) -> None:
-        delivered = self._engine.worker.position(partition)
         one = self._engine.table[partition]
+        position = self._engine.worker.positions({partition: one}).get(partition)
+        delivered = _INVALID if position is None else position.offset
         committed = confirmed if confirmed >= 0 or one.committed is None else one.committed.offset
         figures["app_offset"] = delivered
         figures["committed_offset"] = committed
