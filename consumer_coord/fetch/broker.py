@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import attrs
 
@@ -49,6 +49,9 @@ _TOPIC_IDS_FROM = 13
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
 _FAREWELL_MS = 100
+#: Maximum wait of a Fetch of partitions that the broker's first task will take over, in milliseconds. Other partitions can be
+#: placed on this task meanwhile, and wait at most this time.
+_BRIEF_WAIT_MS = 100
 
 
 @attrs.frozen
@@ -85,8 +88,7 @@ class BrokerFetches:
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
-        #: The Fetch in flight, and the request that was sent.
-        self._in_flight: asyncio.Task[FetchResponse] | None = None
+        #: The Fetch in flight.
         self._asked: _Ask | None = None
 
     @property
@@ -102,7 +104,7 @@ class BrokerFetches:
     def serves(self, state: FetchState) -> bool:
         """Return whether this task fetches a partition soon, or is fetching it from its position now."""
         asked = self._asked
-        if asked is None or not self.waits or not state.active:
+        if asked is None or not self.waits or asked.max_wait_ms <= _BRIEF_WAIT_MS or not state.active:
             return True
         return asked.states.get(state.partition) is state and asked.wanted[state.partition].offset == state.offset
 
@@ -114,12 +116,6 @@ class BrokerFetches:
             for state in omitted:
                 if state.task is self:
                     state.owner.place(state)
-
-    def interrupt(self) -> None:
-        """Cancel the Fetch in flight, which closes its connection."""
-        self._asked = None
-        if self._in_flight is not None:
-            self._in_flight.cancel()
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -213,6 +209,8 @@ class BrokerFetches:
         if any(state.high_watermark < 0 for state in due.values()):
             # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
             wait_ms = 0
+        elif self._tasks[0] is not self and due.keys() - self._tasks[0].partitions.keys():
+            wait_ms = min(wait_ms, _BRIEF_WAIT_MS)
         return _Ask(due, wanted, max_bytes, wait_ms, omitted, all(state.at_end for state in due.values()))
 
     def _wanted(self, state: FetchState) -> Wanted:
@@ -257,15 +255,9 @@ class BrokerFetches:
                     return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
             return _request(self._config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
-        timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
         question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
-        self._asked = ask
-        request = await self._done(self._cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
-        if request.cancelled():
-            self._session.failed()
-            return
         try:
-            response = request.result()
+            response = await self._answer(broker, question, ask)
             if named:
                 self._take(response, named, ask.states)
         except (RetriableError, MalformedMessageError) as error:
@@ -276,17 +268,14 @@ class BrokerFetches:
                 # The broker does not read from the connection during the throttle time (KIP-219).
                 self._not_before = now() + response.throttle_time_ms / 1000
 
-    async def _done(self, request: Coroutine[Any, Any, FetchResponse]) -> asyncio.Task[FetchResponse]:
-        """Send a request that :meth:`interrupt` may cancel; return the request's task when the task is done."""
-        self._in_flight = asyncio.create_task(request)
+    async def _answer(self, broker: Broker, question: Versioned, ask: _Ask) -> FetchResponse:
+        timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
+        self._asked = ask
         try:
-            await asyncio.wait([self._in_flight])
+            response: FetchResponse = await self._cluster.request(broker, question, timeout_ms=timeout_ms, waits=True)
+            return response
         finally:
-            done, self._in_flight, self._asked = self._in_flight, None, None
-            if not done.done():
-                done.cancel()
-                await asyncio.wait([done])
-        return done
+            self._asked = None
 
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
         """Wait for the backoff, then fetch from the current leaders."""

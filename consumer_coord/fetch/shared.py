@@ -15,16 +15,14 @@ from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 
-#: Maximum number of tasks for one broker, unless several fetchers read the same partition.
-_MOST_TASKS = 2
-
 
 class SharedFetches:
     """The tasks for each broker. Fifty idle consumers in a process have one connection to each broker for Fetches, not fifty.
 
     While a Fetch waits for new records of idle partitions, a second task fetches the other partitions. When the first Fetch
-    ends, the first task takes over the partitions that have become idle. A fetch session contains each partition only once, so
-    if several fetchers read the same partition, there are more tasks.
+    ends, the first task takes over the partitions that have become idle; until then, the Fetches of the second task wait only
+    briefly. A fetch session contains each partition only once, so if several fetchers read the same partition, there are more
+    tasks.
     """
 
     def __init__(self, cluster: ClusterClient, config: FetchConfig) -> None:
@@ -54,9 +52,6 @@ class SharedFetches:
         for task in sorted(possible, key=lambda one: one is not state.task):
             if task.serves(state):
                 return task
-        if len(possible) >= _MOST_TASKS:
-            possible[-1].interrupt()
-            return possible[-1]
         task = BrokerFetches(self._cluster, self._config, self.leaders, broker_id, tasks)
         running = asyncio.get_running_loop().create_task(task.run(), name=f"fetch from broker {broker_id}")
         running.add_done_callback(lambda done: self._ended(task, done))

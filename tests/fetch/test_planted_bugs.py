@@ -21,7 +21,7 @@ from tests.fetch.test_under_faults import play_history
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 #: Limit for the number of histories until one finds a bug.
-HISTORIES = 60
+HISTORIES = 120
 
 
 def late_answers_count(patch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,32 @@ def test_a_change_waits_for_no_idle_fetch_and_closes_no_connection(change: str) 
     play(test, brokers=1)
 
 
+def test_many_changes_in_a_short_time_open_no_connections() -> None:
+    async def test(world: World) -> None:
+        readers = readers_of(world.client(), 3, PATIENT)
+        for reader, one in zip(readers, T, strict=False):
+            world.write(one)
+            await in_time(reader, one, 1)
+        await asyncio.sleep(200)
+        # The first task's Fetch waits. The second task's Fetch waits, too, when the next partition is due.
+        requests: list[str] = []
+        world.network.on_request = requests.append
+        fetches = len(world.fetches())
+        for round_ in range(40):
+            reader, one = readers[round_ % 3], T[round_ % 3]
+            reader.records.clear()
+            reader.assign(starts([one], serial=round_ + 2))
+            await in_time(reader, one, 1)
+            await asyncio.sleep(0.05)
+        fetches = len(world.fetches()) - fetches
+        assert fetches <= 3 * 40
+        # A new connection would send ApiVersions.
+        assert len(requests) - fetches <= 2, "requests other than Fetch"
+        await close(readers)
+
+    play(test, brokers=1, topics={"t": 3})
+
+
 def test_a_reader_without_room_does_not_delay_the_others_and_goes_on_at_once() -> None:
     async def test(world: World) -> None:
         config = attrs.evolve(PATIENT, queued_max_bytes=4_000, max_partition_fetch_bytes=1_000)

@@ -168,6 +168,8 @@ WHAT_IT_WAS = {
     774000217: "an application sought to an offset that a truncation had removed; the checkers expected a log with that end",
     776000327: "partitions were lost and assigned again in one poll, and the application committed while on_assign ran: the"
     " offset of the lost ownership was committed for the new one",
+    777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
+    " cancelled: up to 40 new connections in a second",
     1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
