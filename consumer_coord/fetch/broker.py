@@ -209,9 +209,14 @@ class BrokerFetches:
         if any(state.high_watermark < 0 for state in due.values()):
             # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
             wait_ms = 0
-        elif self._tasks[0] is not self and due.keys() - self._tasks[0].partitions.keys():
+        elif self._will_hand_over(due):
             wait_ms = min(wait_ms, _BRIEF_WAIT_MS)
         return _Ask(due, wanted, max_bytes, wait_ms, omitted, all(state.at_end for state in due.values()))
+
+    def _will_hand_over(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether the broker's first task takes over one of these partitions when its Fetch in flight ends."""
+        first = self._tasks[0]
+        return first is not self and first._asked is not None and any(one not in first.partitions for one in partitions)
 
     def _wanted(self, state: FetchState) -> Wanted:
         """Return the position from which to fetch a partition: the last object if the position is the same."""

@@ -22,7 +22,7 @@ from tests.support.fetch.world import FETCH, Reader, World, play
 #: ``FETCH_SEEDS=5000 FETCH_FIRST_SEED=1000`` runs other seeds.
 SEEDS = range(
     int(os.environ.get("FETCH_FIRST_SEED", "0")),
-    int(os.environ.get("FETCH_FIRST_SEED", "0")) + int(os.environ.get("FETCH_SEEDS", "40")),
+    int(os.environ.get("FETCH_FIRST_SEED", "0")) + int(os.environ.get("FETCH_SEEDS", "100")),
 )
 BROKERS = 3
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
