@@ -49,8 +49,8 @@ _TOPIC_IDS_FROM = 13
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
 _FAREWELL_MS = 100
-#: Maximum wait of a Fetch of partitions that the broker's first task will take over, in milliseconds. Other partitions can be
-#: placed on this task meanwhile, and wait at most this time.
+#: Maximum wait of a Fetch of partitions that the broker's first task will take over, in milliseconds. A partition that is
+#: placed on the task during this Fetch waits at most this time.
 _BRIEF_WAIT_MS = 100
 
 

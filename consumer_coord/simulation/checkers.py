@@ -181,7 +181,7 @@ class Checkers:
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # Retention deleted the next record, so the reset policy chose this offset. Earlier records need not be read.
             truth.covered = max(truth.covered, offset)
-        truth.committed, truth.committed_epoch = offset, stored.leader_epoch
+        truth.committed, truth.committed_epoch, truth.stored = offset, stored.leader_epoch, stored.offset
         truth.adrift = offset < stored.offset and stored.leader_epoch < 0
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
@@ -709,6 +709,13 @@ class Checkers:
     def covered(self, partition: TopicPartition) -> int:
         """Return the offset of the first record that was not processed yet."""
         return self.first_record(partition, self._truths[partition].covered)
+
+    def waits_at_lost_commit(self, holding: Holding, end: int) -> bool:
+        """Return whether an owner began at the end of the log, because it does not notice that a truncation removed its commit.
+
+        The new records, which have the offsets of the removed records, are not read.
+        """
+        return holding.adrift and holding.start is None and self._truths[holding.partition].stored == end
 
     def next_offset(self, holding: Holding) -> int:
         """Return the offset of the next record that an owner must deliver."""

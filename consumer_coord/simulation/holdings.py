@@ -147,6 +147,8 @@ class PartitionTruth:
     """The true state of one partition, such as the highest offset and the last accepted commit."""
 
     committed: int = -1
+    #: The offset of the last accepted commit, which a truncation may have removed from the log.
+    stored: int = -1
     #: The leader epoch of the committed offset; -1 if unknown.
     committed_epoch: int = -1
     #: True if the log does not have the committed offset, because of a truncation before or after the commit, and the offset's

@@ -170,6 +170,8 @@ WHAT_IT_WAS = {
     " offset of the lost ownership was committed for the new one",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
+    778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
+    " started at the end of the log; the checkers expected the owner to read the new records",
     1820000864: "retention removed the position of an owner that resets to the latest offset; the checkers expected a bounded"
     " read to deliver the records up to the end of the log",
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
