@@ -16,7 +16,7 @@ from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.librdkafka.arguments import checked_rows
-from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of
+from consumer_coord.consumer.librdkafka.rows import GivenRows, distinct_positions_of
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, IllegalStateError, RetriableError
 from consumer_coord.group.commits import Entry
@@ -176,7 +176,7 @@ class Bounds:
         """Check the argument of ``arrow_batches``; raise :class:`ConfigurationError` for a partition without an offset."""
         if until == "now":
             return cls(config)
-        given = {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        given = {one: at.offset for one, at in distinct_positions_of(checked_rows(until), "until").items()}
         if without := [one for one, offset in given.items() if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END)]:
             raise ConfigurationError(f"until: no end offset is given for {listed(without)}")
         return cls(config, given)

@@ -48,11 +48,11 @@ from consumer_coord.consumer.librdkafka.rows import (
     Rows,
     commit_reports,
     committed_rows,
+    distinct_positions_of,
     is_out_of_range,
-    known_positions_of,
+    known,
     milliseconds,
     nothing_to_commit,
-    positions_of,
     raise_if_all_failed,
     seconds,
     to_commit,
@@ -523,18 +523,17 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def _assign(self, partitions: GivenRows, what: str, *, instead: bool) -> None:
         async with self._used() as engine:
-            positions = positions_of(partitions)
+            positions = distinct_positions_of(partitions, what)
             if not instead and engine.core.protocol.subscribed and (added := positions.keys() - engine.core.assignment.held):
-                await engine.add({partition: positions[partition] for partition in added})
-                partitions = [row for row in partitions if partition_of(row) not in added]
-                if not partitions:
+                await engine.add({partition: positions.pop(partition) for partition in added})
+                if not positions:
                     return
             if self._in_callback and engine.calling is not None:
-                engine.choose(known_positions_of(partitions))
+                engine.choose(known(positions))
                 return
             _must_not_be_subscribed(engine, what)
             self._finish_in_order()
-            await engine.assign(positions_of(partitions), instead=instead)
+            await engine.assign(positions, instead=instead)
 
     async def unassign(self) -> None:
         """End a manual assignment; inside on_revoke, do nothing."""
@@ -547,7 +546,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
         async with self._used() as engine:
             if not self._in_callback or engine.calling is None:
-                gone = frozenset(engine.added if partitions is None else {partition_of(row) for row in partitions})
+                gone = frozenset(engine.added if partitions is None else distinct_positions_of(partitions, what))
                 if not gone or not gone <= engine.added:
                     _must_not_be_subscribed(engine, what)
                 self._finish_in_order()

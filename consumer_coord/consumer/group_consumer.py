@@ -50,9 +50,9 @@ from consumer_coord.consumer.librdkafka.rows import (
     GivenRows,
     Rows,
     assigned_rows,
+    distinct_positions_of,
     is_out_of_range,
     milliseconds,
-    positions_of,
     seconds,
 )
 from consumer_coord.consumer.librdkafka.statistics import Statistics
@@ -617,7 +617,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._check_open()
         if instead and self._in_order:
             self._deliveries.finish(get_ident())
-        positions = positions_of(checked_rows(partitions))
+        with drop_in_exceptions():
+            positions = distinct_positions_of(checked_rows(partitions), "assign" if instead else "incremental_assign")
         calling = self._engine.calling if self._in_callback else None
 
         async def assign() -> None:
@@ -646,7 +647,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def incremental_unassign(self, partitions: GivenRows) -> None:
         """End the manual assignment of some partitions, or stop reading them; inside on_revoke, keep the group's partitions."""
         self._check_open()
-        self._unassign(positions_of(checked_rows(partitions)).keys())
+        with drop_in_exceptions():
+            gone = distinct_positions_of(checked_rows(partitions), "incremental_unassign").keys()
+        self._unassign(gone)
 
     def _unassign(self, partitions: Collection[TopicPartition] | None) -> None:
         if self._in_callback and self._engine.calling in (Phase.REVOKED, Phase.LOST):

@@ -179,3 +179,29 @@ def test_topics_of_the_embedded_kafka_have_a_number_of_partitions(topics: Any) -
 def test_a_topic_of_the_embedded_kafka_has_partitions(partitions: Any) -> None:
     with pytest.raises(ValueError, match="'a' needs a number of partitions that is at least 1"):
         EmbeddedKafka(topics={"a": partitions})
+
+
+@pytest.mark.parametrize("call", ["assign", "incremental_assign", "incremental_unassign"])
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([row(0, 1), row(1), row(0, 5)], "orders-0 is given more than once"),
+        ([row(0), row(-3)], "a partition's number is 0 or more"),
+    ],
+    ids=["twice", "negative"],
+)
+def test_partitions_that_are_given_twice_or_do_not_exist_are_refused(
+    call: str, rows: list[Any], says: str, kafka: EmbeddedKafka
+) -> None:
+    with consumer(kafka) as one:
+        with pytest.raises(KafkaException, match=f"{call}: .*{says}") as raised:
+            getattr(one, call)(rows)
+        assert raised.value.args[0].code() == KafkaError._INVALID_ARG
+        assert one.assignment() == []
+
+    async def main() -> None:
+        async with AsyncGroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as member:
+            with pytest.raises(ConfigurationError, match=f"{call}: .*{says}"):
+                await getattr(member, call)(rows)
+
+    asyncio.run(main())

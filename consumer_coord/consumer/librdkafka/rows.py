@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +17,7 @@ from consumer_coord.errors import ConfigurationError, CoordinatorError, NothingT
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
@@ -72,9 +73,20 @@ def positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
     return {partition_of(row): position_of(row) for row in rows}
 
 
-def known_positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the positions of rows with an offset, including logical offsets."""
-    return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
+def distinct_positions_of(rows: GivenRows, what: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the positions of rows; raise :class:`ConfigurationError` if a partition is given twice, or has no valid number."""
+    positions = positions_of(rows)
+    if negative := [one for one in positions if one.partition < 0]:
+        raise ConfigurationError(f"{what}: {listed(negative)}: a partition's number is 0 or more")
+    if len(positions) < len(rows):
+        twice = [one for one, count in Counter(map(partition_of, rows)).items() if count > 1]
+        raise ConfigurationError(f"{what}: {listed(twice)} is given more than once; give each partition once")
+    return positions
+
+
+def known(positions: Positions) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the positions with an offset, including logical offsets."""
+    return {partition: at for partition, at in positions.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
 def to_commit(message: Message | None, rows: GivenRows | None) -> Positions | None:
