@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.partitions import Partition
 from consumer_coord.topic_partition import TopicPartition
 
 _INVALID = -1001
@@ -28,17 +29,17 @@ class Statistics:
         import json
 
         statistics: dict[str, Any] = json.loads(text)
-        confirmed, assigned = self._core.commits.confirmed, self._engine.worker.assigned
+        confirmed, table = self._core.commits.confirmed, self._engine.table
         for topic, about in statistics.get("topics", {}).items():
             for number, figures in about.get("partitions", {}).items():
                 partition = TopicPartition(topic, int(number))
-                if partition in assigned:
-                    self._partition(figures, partition, confirmed.get(partition, _INVALID))
+                one = table.get(partition)
+                if one is not None and one.fetched:
+                    self._partition(figures, partition, one, confirmed.get(partition, _INVALID))
         statistics["cgrp"] = self._group(statistics.get("cgrp", {}))
         return json.dumps(statistics)
 
-    def _partition(self, figures: dict[str, Any], partition: TopicPartition, confirmed: int) -> None:
-        one = self._engine.table[partition]
+    def _partition(self, figures: dict[str, Any], partition: TopicPartition, one: Partition, confirmed: int) -> None:
         position = self._engine.worker.positions({partition: one}).get(partition)
         delivered = _INVALID if position is None else position.offset
         committed = confirmed if confirmed >= 0 or one.committed is None else one.committed.offset
