@@ -205,9 +205,11 @@ class Checkers:
 
     def _goes_back(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
         """Check why a commit is below the committed offset: the application went back, or a newer commit overtook this one."""
-        partition = holding.partition
-        forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
-        if truth.committed_by is not holding and not holding.went_back and not forgotten:
+        partition, last = holding.partition, truth.committed_by
+        forgotten = holding.forgotten or (last is not None and last.forgotten)
+        # A commit that the owner sent after a seek may arrive after the owner has revoked the partition and owns it again.
+        late = last is not None and last.owner is holding.owner and last.went_back and holding.start is None
+        if last is not holding and not holding.went_back and not forgotten and not late:
             raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
         self.overtaken += 1
         truth.went_back = True

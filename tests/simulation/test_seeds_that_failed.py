@@ -168,6 +168,8 @@ WHAT_IT_WAS = {
     774000217: "an application sought to an offset that a truncation had removed; the checkers expected a log with that end",
     776000327: "partitions were lost and assigned again in one poll, and the application committed while on_assign ran: the"
     " offset of the lost ownership was committed for the new one",
+    779000327: "an application sought back and committed; the commit arrived after the owner had revoked the partition and"
+    " owned it again, and the checkers took it for a commit of the new ownership",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
     778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
