@@ -438,7 +438,7 @@ class Checkers:
             raise Violation(
                 "skipped", f"{holding.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
             )
-        for former in () if truth.went_back else truth.holdings:
+        for former in () if truth.went_back or holding.forgotten else truth.holdings:
             usurped = holding.number < former.number and self._same_instance(holding, former)
             if former is holding or former.forgotten or usurped or former.resumes_at is not None:
                 continue
