@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import attrs
 import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
@@ -277,22 +276,6 @@ def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_take_over", careless)
 
 
-def _commit_the_position_of_a_lost_ownership(patch: pytest.MonkeyPatch) -> None:
-    positions = Worker.positions
-
-    def of_any_reading(
-        self: Worker, table: Mapping[TopicPartition, partitions.Partition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        read = {
-            one: attrs.evolve(value, serial=self.cursors[one].read.serial)
-            for one, value in table.items()
-            if one in self.cursors
-        }
-        return positions(self, read)
-
-    patch.setattr(Worker, "positions", of_any_reading)
-
-
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_lane, "is_other", lambda before, entry: False)
 
@@ -406,7 +389,6 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     779214168: (_end_the_join_after_the_wait, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
     710001038: (_stand_behind_what_was_fetched, "fencing"),
-    776000327: (_commit_the_position_of_a_lost_ownership, "rewind"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     232000547: (_never_let_the_loop_run, "liveness"),
     232100022: (_believe_every_heartbeat, "lease"),
