@@ -171,6 +171,8 @@ WHAT_IT_WAS = {
     " owned it again, and the checkers took it for a commit of the new ownership",
     779000537: "Kafka forgot during a change of the protocol that a member owned a partition, and the member began to read it"
     " after the next owner had revoked it; the checkers reported a second delivery",
+    783000874: "a topic whose log has a gap at the owner's position was deleted, and the application committed without offsets;"
+    " the checkers took the offset after the gap for a skipped record",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
     778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
