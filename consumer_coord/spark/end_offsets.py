@@ -31,8 +31,8 @@ IDS_FRESH_S = 1.0
 class EndsView:
     """End offsets, and the time (``time.monotonic()``) when their look-up *began*.
 
-    The end offsets include every record written before that time. ``ids`` are the topic ids at ``ids_at_s``, which may be up to
-    a second earlier.
+    The end offsets include every readable record written before that time. ``ids`` are the topic ids at ``ids_at_s``, which may
+    be up to a second earlier.
     """
 
     found: Mapping[TopicPartition, ListedOffset] = attrs.field(factory=dict)
@@ -82,18 +82,18 @@ class EndOffsets:
                 self._retry_at_s = time.monotonic() + self._coordinator.config.coordinator.retry_backoff_max_ms / 1000
         return self._view
 
-    def look(self, partitions: frozenset[TopicPartition]) -> None:
+    def look(self, positions: Mapping[TopicPartition, int]) -> None:
         """Start a look-up of the ends of these partitions, unless one is in progress or has just failed."""
         self.view()
         if self._looking is None and time.monotonic() >= self._retry_at_s:
             before = self._view
-            self._looking = self._coordinator.submit(lambda: self._look_up(partitions, before))
+            self._looking = self._coordinator.submit(lambda: self._look_up(positions, before))
 
-    def wait(self, partitions: frozenset[TopicPartition], timeout_s: float) -> EndsView:
+    def wait(self, positions: Mapping[TopicPartition, int], timeout_s: float) -> EndsView:
         """Return current end offsets. After ``timeout_s`` seconds or a failed look-up, return the last known end offsets."""
         now_s = time.monotonic()
         while (left_s := now_s + timeout_s - time.monotonic()) > 0 and self.view().at_s < now_s:
-            self.look(partitions)
+            self.look(positions)
             if self._looking is None:
                 break
             self._looking.wait(left_s)
@@ -105,15 +105,20 @@ class EndOffsets:
             self._looking.cancel()
         self._looking, self._view = None, EndsView()
 
-    async def _look_up(self, partitions: frozenset[TopicPartition], before: EndsView) -> EndsView:
+    async def _look_up(self, positions: Mapping[TopicPartition, int], before: EndsView) -> EndsView:
         """Look up the next view, on the coordinator's loop."""
         cluster, began_s = self._coordinator.cluster, time.monotonic()
-        wanted = dict.fromkeys(partitions, LATEST)
+        wanted = dict.fromkeys(positions, LATEST)
         deadline = Deadline.after(REQUEST_TIMEOUT_MS)
         found = await list_offsets(cluster, wanted, deadline, read_committed=self._read_committed)
+        ahead = dict.fromkeys((one for one, end in found.items() if end.offset < positions[one]), LATEST)
+        if ahead and self._read_committed:
+            # A position may be above the last stable offset, because a consumer with read_uncommitted committed the position.
+            logs = await list_offsets(cluster, ahead, deadline)
+            found = {**found, **{one: attrs.evolve(end, offset=min(end.offset, positions[one])) for one, end in logs.items()}}
         view = EndsView(found, began_s, before.ids, before.ids_at_s)
         if began_s - view.ids_at_s > IDS_FRESH_S or view.went_back(before):
             asked_s = time.monotonic()
-            ids = await topic_ids(cluster, {partition.topic for partition in partitions}, REQUEST_TIMEOUT_MS)
+            ids = await topic_ids(cluster, {partition.topic for partition in positions}, REQUEST_TIMEOUT_MS)
             view = attrs.evolve(view, ids=ids, ids_at_s=asked_s)
         return view

@@ -340,15 +340,15 @@ class QueryMembership(Holder):
     # -- end offsets ------------------------------------------------------------------------------------------------
 
     def _current_view(self, looked_up: EndOffsets, now_s: float, spinning: bool) -> EndsView:
-        held = frozenset(self._planner.held)
-        if not held:
+        positions = {partition: holding.position for partition, holding in self._planner.held.items()}
+        if not positions:
             return EndsView()
         view = looked_up.view()
         if now_s - view.at_s > (IDLE_FRESH_S if spinning else FRESH_S):
             if spinning:
-                looked_up.look(held)
+                looked_up.look(positions)
             else:
-                view = looked_up.wait(held, VIEW_WAIT_S)
+                view = looked_up.wait(positions, VIEW_WAIT_S)
         self.status.report("end offsets", looked_up.problem)
         return view
 

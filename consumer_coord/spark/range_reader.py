@@ -496,7 +496,7 @@ class RangeReader:
         async def ask() -> tuple[int, int]:
             deadline = Deadline.after(min(_LOOK_UP_TIMEOUT_MS, self._timeout_ms))
             low = await list_offsets(self._cluster, {key: EARLIEST}, deadline)
-            high = await list_offsets(self._cluster, {key: LATEST}, deadline, read_committed=self._read_committed)
+            high = await list_offsets(self._cluster, {key: LATEST}, deadline)
             return low[key].offset, high[key].offset
 
         try:
