@@ -2,13 +2,15 @@
 
 Only offsets of batches that Spark has finished are committed. Commits are asynchronous: Spark's planning call passes commits to
 the coordinator's :class:`~consumer_coord.group.commits.CommitLane` and does not wait. The lane sends a commit again until the
-coordinator answers. Spark's next planning call checks whether the commits succeeded. A rejected commit is not sent again. If a
-topic was deleted and created again, the old topic's offsets are never committed to the new topic.
+coordinator answers. Spark's next planning call checks whether the commits succeeded. A rejected commit is sent again only if
+the brokers did not know the topic. If a topic was deleted and created again, the old topic's offsets are never committed to the
+new topic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -16,14 +18,21 @@ from typing import Final
 
 import attrs
 
-from consumer_coord.errors import ClosedError, CommitFailedError, CoordinatorError, FatalError, RetriableError
+from consumer_coord.errors import (
+    ClosedError,
+    CommitFailedError,
+    CoordinatorError,
+    FatalError,
+    RetriableError,
+    UnknownTopicError,
+)
 from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.commit_metadata import with_topic_id
-from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS
+from consumer_coord.spark.end_offsets import IDS_FRESH_S, REQUEST_TIMEOUT_MS
 from consumer_coord.spark.identity import TopicIdentity, topic_ids
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import PlannedCommit, Planner
@@ -66,17 +75,18 @@ class Commits:
         self._in_flight: deque[_Sent] = deque()
         #: Keeps commits in the order of the calls.
         self._order = asyncio.Lock()
-        #: The last rejected commit of each partition.
-        self._refused: dict[TopicPartition, PlannedCommit] = {}
+        #: The last failed commit of each partition, and the time until which it is not sent again.
+        self._failures: dict[TopicPartition, tuple[PlannedCommit, float]] = {}
 
     def finished(self) -> None:
         """Commit the offsets that Spark has finished, without waiting for the response."""
         self.submit(self._planner.uncommitted())
 
     def submit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
-        """Send the commits that are neither in flight nor rejected; do not wait for the response."""
+        """Send the commits that are neither in flight nor just failed; do not wait for the response."""
         self.collect()
-        known = dict(self._refused)
+        now_s = time.monotonic()
+        known = {partition: commit for partition, (commit, until_s) in self._failures.items() if now_s < until_s}
         for sent in self._in_flight:
             known.update(sent.commits)
         fresh = {partition: commit for partition, commit in commits.items() if known.get(partition) != commit}
@@ -106,10 +116,10 @@ class Commits:
                 if failure is not None:
                     self._failed(partition, commit, failure)
                     continue
-                self._refused.pop(partition, None)
+                self._failures.pop(partition, None)
                 self._status.commits += 1
                 self._committed(partition, commit)
-                if not self._refused:
+                if not self._failures:
                     self._status.report("commits", None)
         if self._in_flight and time.monotonic() - self._in_flight[0].at_s > REQUEST_TIMEOUT_MS / 1000:
             why = self._member().core.commits.obstacle or "the coordinator does not answer"
@@ -121,8 +131,11 @@ class Commits:
             raise error
         self._status.commit_failed(partition, commit.offset, error)
         self._identity.hint()
-        if not isinstance(error, RetriableError):
-            self._refused[partition] = commit
+        if isinstance(error, UnknownTopicError):
+            # A broker with old metadata does not know a new topic yet.
+            self._failures[partition] = (commit, time.monotonic() + IDS_FRESH_S)
+        elif not isinstance(error, RetriableError):
+            self._failures[partition] = (commit, math.inf)
 
     def lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Warn that finished records can no longer be committed, so the next owner reads them again."""
@@ -139,7 +152,7 @@ class Commits:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop the state of partitions that the query no longer owns."""
         for partition in partitions:
-            self._refused.pop(partition, None)
+            self._failures.pop(partition, None)
 
     async def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
         """Commit on the coordinator's loop, in the order of the calls."""
@@ -160,7 +173,7 @@ class Commits:
                 topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
             )
         gone = {
-            partition: CommitFailedError(f"the topic with the id {commit.topic_id} was deleted")
+            partition: UnknownTopicError(f"the brokers do not report the topic with the id {commit.topic_id}; was it deleted?")
             for partition, commit in commits.items()
             if partition not in kept
         }

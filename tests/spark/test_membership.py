@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
@@ -13,8 +14,10 @@ from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer,
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.spark import commits, first_join, lifeline, query_membership
 from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.spark.identity import TopicIds, topic_ids
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
@@ -228,6 +231,24 @@ def test_a_refused_commit_is_not_sent_again(
         return all(found == position == 20 for _, _, position, found in _held(membership))
 
     eventually(committed, "the next batch's commits", within_s=90, every_s=0.01)
+    assert membership.status.problem is None
+
+
+@pytest.mark.parametrize("reported", [{}, {"orders": uuid.UUID(int=1)}], ids=["no topic", "the former topic"])
+def test_a_broker_with_old_metadata_does_not_stop_a_partition(
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch, reported: TopicIds
+) -> None:
+    """Brokers learn of a new topic one after another. The commit of the start offset is sent again."""
+    produce(embedded.bootstrap_servers, "orders", [{"partition": number % 4, "value": b"v"} for number in range(40)])
+    calls = 0
+
+    async def old(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
+        nonlocal calls
+        calls += 1
+        return reported if calls == 1 else await topic_ids(cluster, topics, timeout_ms)
+
+    monkeypatch.setattr(commits, "topic_ids", old)
+    _finish(membership, Offsets("billing"))
     assert membership.status.problem is None
 
 
