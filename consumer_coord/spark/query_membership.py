@@ -183,9 +183,9 @@ class QueryMembership(Holder):
             self._joining.await_share(coordinator, SHARE_WAIT_S)
             self._settle(coordinator)
             self._commits.finished()
+            view = self._current_view(self._ends, now_s, spinning)
         else:
-            self._await_owners(coordinator, self._target_ends)
-        view = self._current_view(self._ends, now_s, spinning)
+            view = self._await_records(coordinator, self._ends, self._target_ends)
         self._check_topics(coordinator, view)
         ends = self._readable(self._ends, view)
         cluster = coordinator.metadata.cluster_id or ""
@@ -529,6 +529,30 @@ class QueryMembership(Holder):
 
     # -- Trigger.AvailableNow -----------------------------------------------------------------------------------------
 
+    def _await_records(
+        self, coordinator: BlockingCoordinator, looked_up: EndOffsets, targets: Mapping[TopicPartition, int]
+    ) -> EndsView:
+        """Wait until the owners of partitions with unread records, and the end offsets of this query's, are known.
+
+        The run ends if a batch would have no records. So unknown end offsets must not count as no records. Raise
+        ``RetriableError`` after the time limit.
+        """
+        limit_ms = coordinator.config.coordinator.default_api_timeout_ms
+        end_s = time.monotonic() + limit_ms / 1000
+        while True:
+            self._await_owners(coordinator, targets)
+            view = self._current_view(looked_up, time.monotonic(), spinning=False)
+            unknown = self._unread(targets) - view.ends.keys()
+            if not unknown:
+                return view
+            if time.monotonic() > end_s:
+                raise RetriableError(
+                    f"the end offsets of {listed(unknown)} are not known after {limit_ms / 1000:g} s:"
+                    f" {looked_up.problem or 'the brokers do not answer'}; start the query again"
+                )
+            pause(LOOK_EVERY_S)
+            self._poll(coordinator)
+
     def _await_owners(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> None:
         """Wait until this query or another member owns each partition with unread records.
 
@@ -548,7 +572,7 @@ class QueryMembership(Holder):
             # Wait longer if some of the partitions belong to this query: they may move to another source of the same query.
             # Until that source answers, Spark runs no batch, so the query does not revoke partitions.
             limit_here_s = limit_s / 2 if left & self._planner.held.keys() else SHARE_WAIT_S
-            if not left or (waited_s > limit_here_s and self._has_unread(targets)):
+            if not left or (waited_s > limit_here_s and self._unread(targets)):
                 self.status.report("owners", None)
                 return
             problem = f"Trigger.AvailableNow: the group has not assigned {listed(left)} yet, although unread records remain"
@@ -561,5 +585,6 @@ class QueryMembership(Holder):
             pause(LOOK_EVERY_S)
             self._poll(coordinator)
 
-    def _has_unread(self, targets: Mapping[TopicPartition, int]) -> bool:
-        return any(holding.position < targets.get(partition, 0) for partition, holding in self._planner.held.items())
+    def _unread(self, targets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        held = self._planner.held.items()
+        return frozenset(partition for partition, holding in held if holding.position < targets.get(partition, 0))

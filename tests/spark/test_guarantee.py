@@ -5,13 +5,17 @@ Queries without Spark, on the embedded Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import RetriableError
+from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.spark import end_offsets
 from tests.support.spark.memberships import Run, prepared, run, together
 from tests.support.spark.producing import produce
 
@@ -141,6 +145,22 @@ def test_available_now_reads_a_topic_that_its_first_metadata_did_not_show(
     runs.append(query.start())
     assert query.finish().count("orders-b") == 20
     assert committed(kafka, "orders-b") == [10, 10]
+
+
+def test_available_now_waits_for_end_offsets(kafka: EmbeddedKafka, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leaders are away when the query plans its batches. Without the end offsets, the run must not end."""
+    fill(kafka, "orders-a", 20)
+    failures = iter([RetriableError("no leader")] * 5)
+
+    async def away(*arguments: Any, **named: Any) -> Mapping[TopicPartition, ListedOffset]:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return await list_offsets(*arguments, **named)
+
+    monkeypatch.setattr(end_offsets, "list_offsets", away)
+    runs.append(query := run(kafka.bootstrap_servers, {"subscribe": "orders-a", "startingOffsets": "earliest"}, now=True))
+    assert query.finish().count("orders-a") == 20
+    assert query.membership.status.problem is None
 
 
 @PROTOCOLS
