@@ -133,9 +133,23 @@ def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPa
     return {one: Commit(commit.offset, topic_id_of(commit.metadata), one in outlived) for one, commit in found.items()}
 
 
+def _check_chosen(positions: Mapping[TopicPartition, int], lookups: Lookups, timeout_ms: float) -> None:
+    """Raise ``NoOffsetError`` for positions after the end of the log, before the query commits them as start offsets."""
+    ends = lookups.list_offsets(dict.fromkeys(positions, LATEST), timeout_ms) if positions else {}
+    beyond = {partition: end.offset for partition, end in ends.items() if end.offset < positions[partition]}
+    if beyond:
+        logs = ", ".join(
+            f"{partition} at {positions[partition]}, but the log ends at {end}" for partition, end in beyond.items()
+        )
+        raise NoOffsetError(f"startingOffsets: {logs}; choose an offset up to the end, or -1 for the latest")
+
+
 def _with_positions(
     starts: Mapping[TopicPartition, Start], lookups: Lookups, starting: Starting, read_committed: bool, timeout_ms: float
 ) -> Mapping[TopicPartition, Start]:
+    _check_chosen(
+        {one: start.position for one, start in starts.items() if start.chosen and start.position}, lookups, timeout_ms
+    )
     asked = {partition: start.timestamp for partition, start in starts.items() if start.position is None}
     found = lookups.list_offsets(asked, timeout_ms, read_committed=read_committed) if asked else {}
     beyond = [partition for partition in asked if found[partition].offset < 0 and starts[partition].latest is None]

@@ -178,7 +178,7 @@ class Start:
     """The start of a partition: ``position``, or if there is none, the offset of ``timestamp`` (ms since 1970, or EARLIEST).
 
     ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record has this timestamp or a
-    later one.
+    later one. ``chosen``: the user chose the position, so it may be after the end of the log.
     """
 
     topic_id: uuid.UUID
@@ -187,6 +187,7 @@ class Start:
     timestamp: int
     reason: str
     latest: int | None = None
+    chosen: bool = False
 
 
 @attrs.frozen
@@ -282,4 +283,6 @@ def _as_configured(partition: TopicPartition, topic_id: uuid.UUID, beginning: Be
     wanted = starting.of(partition)
     if wanted == EARLIEST:
         return Start(topic_id, NO_COMMIT, None, EARLIEST, reason)
-    return Start(topic_id, NO_COMMIT, beginning.ends[partition] if wanted == LATEST else wanted, EARLIEST, reason)
+    if wanted == LATEST:
+        return Start(topic_id, NO_COMMIT, beginning.ends[partition], EARLIEST, reason)
+    return Start(topic_id, NO_COMMIT, wanted, EARLIEST, reason, chosen=True)

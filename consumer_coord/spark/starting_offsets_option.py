@@ -16,6 +16,8 @@ from consumer_coord.topic_partition import TopicPartition
 
 LATEST = -1
 EARLIEST = -2
+#: The largest offset and the largest timestamp of Kafka (int64).
+MOST = (1 << 63) - 1
 
 _OPTIONS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
 
@@ -83,7 +85,7 @@ def parse_starting(options: Mapping[str, str]) -> Starting:
     name = given[0]
     value = options[name.lower()].strip()
     if name == "startingTimestamp":
-        if not value.isdecimal() or not value.isascii():
+        if not value.isdecimal() or not value.isascii() or int(value) > MOST:
             raise ConfigurationError(f"startingTimestamp={value!r} must be milliseconds since 1970")
         return Starting(option=name, timestamp_ms=int(value), latest_after_the_end=after_the_end)
     if name == "startingOffsets" and value.lower() in ("latest", "earliest"):
@@ -109,7 +111,7 @@ def _by_partition(name: str, value: str, lowest: int) -> Mapping[str, Mapping[in
         if not isinstance(numbers, dict):
             raise ConfigurationError(f"{name}: {topic!r} {shape}")
         for number, offset in numbers.items():
-            if not number.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
+            if not number.isdecimal() or type(offset) is not int or not lowest <= offset <= MOST:
                 raise ConfigurationError(f"{name}: {topic!r} partition {number!r} at {offset!r} {shape}")
             found.setdefault(topic, {})[int(number)] = offset
     return found

@@ -111,6 +111,8 @@ def test_durations_are_sparks() -> None:
         ({"startingOffsets": "somewhere"}, "startingOffsets='somewhere' must be earliest, latest or JSON"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "'orders' partition '0' at -3"),
         ({"startingOffsets": '{"orders":{"zero":3}}'}, "'orders' partition 'zero'"),
+        ({"startingOffsets": '{"orders":{"0":9223372036854775808}}'}, "'orders' partition '0' at 9223372036854775808"),
+        ({"startingTimestamp": "9223372036854775808"}, "startingTimestamp='9223372036854775808' must be milliseconds"),
         ({"startingOffsets": '{"payments":{"0":3}}'}, "names topic 'payments', which subscribe='orders' does not contain"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other: keep one"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp='yesterday' must be milliseconds"),

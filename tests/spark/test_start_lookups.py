@@ -218,6 +218,15 @@ def test_a_time_after_the_last_record() -> None:
     assert starts(cluster, P0, starting=after, beginning=BEGINNING)[P0].position == 90
 
 
+def test_an_offset_after_the_end_of_the_log_is_an_error_and_not_the_start() -> None:
+    """The query would commit the offset, so a corrected option would have no effect."""
+    beyond = Starting(offsets={"orders": {0: 101, 1: 100, 2: -1}})
+    with pytest.raises(NoOffsetError, match="startingOffsets: orders-0 at 101, but the log ends at 100; choose"):
+        starts(Cluster(), P0, P1, P2, starting=beyond, beginning=BEGINNING)
+    assert starts(Cluster(), P1, starting=beyond, beginning=BEGINNING)[P1].position == 100
+    assert starts(Cluster({P0: commit(70)}), P0, starting=beyond)[P0].position == 70
+
+
 def test_json_that_leaves_a_partition_out_is_refused_at_the_first_start_only() -> None:
     """Spark's own source refuses it, too.  A partition that is added later starts at the earliest."""
     incomplete = Starting(offsets={"orders": {0: 23}})
