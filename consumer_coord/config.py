@@ -108,8 +108,11 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
             values[row.field] = row.kind(name, given.get(name))
     if not required:
         logger.warning("no bootstrap.servers: this consumer cannot reach any Kafka cluster")
-    if needs_group and not values["group_id"]:
-        raise ConfigurationError("group.id='': set it to the name of the consumer group, a non-empty string")
+    # librdkafka strips the name, and confluent-kafka aborts the process if no name remains.
+    if needs_group and not values["group_id"].strip():
+        raise ConfigurationError(
+            f"group.id={values['group_id']!r}: set it to the name of the consumer group, a non-empty string"
+        )
     _check_protocol(given, values.get("group_protocol", CLASSIC))
     _derive(values, given)
     security = ("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")

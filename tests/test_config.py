@@ -43,6 +43,7 @@ def test_the_defaults_are_javas() -> None:
         ({"bootstrap.servers": "a:70000"}, r"bootstrap\.servers: 'a:70000'"),
         ({"bootstrap.servers": " , "}, r"bootstrap\.servers"),
         ({"group.id": ""}, r"group\.id=''.*non-empty"),
+        ({"group.id": " "}, r"group\.id=' '.*non-empty"),
         ({"group.id": [7]}, r"group\.id=\[7\]"),
         ({"group.instance.id": 7}, r"group\.instance\.id=7 must be a string"),
         ({"client.rack": 5}, r"client\.rack=5"),
