@@ -103,8 +103,9 @@ def _load_function(option: str, name: str, shape: str) -> Any:
             raise ConfigurationError(f"{option}={name!r} must be module:function, or the text that by_value() returns")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ConfigurationError(f"{option}={name!r} cannot be loaded: {error}") from error
+        except Exception as error:
+            reason = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
+            raise ConfigurationError(f"{option}={name!r} cannot be loaded: {reason}") from error
     if not callable(found):
         raise ConfigurationError(f"option {option} names an object of type {type(found).__name__}, which is not a {shape}")
     return found

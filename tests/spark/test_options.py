@@ -132,6 +132,7 @@ def test_durations_are_sparks() -> None:
         ({"assignor": "by-value:AAAA"}, "cannot be loaded here"),
         ({"packer": "nowhere"}, "packer='nowhere' must be module:function"),
         ({"packer": "math:nothing"}, "packer='math:nothing' cannot be loaded"),
+        ({"packer": ":name"}, "packer=':name' cannot be loaded: ValueError"),
         ({"packer": "math:pi"}, "which is not a function"),
         ({"asyncProgressTrackingEnabled": "true"}, "only after Spark has finished"),
     ],
