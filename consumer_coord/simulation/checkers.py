@@ -654,7 +654,9 @@ class Checkers:
         holding.acknowledged = max(holding.acknowledged, min(offset, shared))
         # If the application seeks and commits again while an earlier commit waits, the request contains only the later commit.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
-        replaced = sought and truth is not None and truth.committed_by is holding
+        last = truth if truth is not None and truth.committed_by is holding else None
+        # The application may choose a start that a truncation removed. Then the commit is stored, but covers fewer records.
+        replaced = last is not None and (sought or last.stored == offset)
         replaced = replaced or holding.resumes_at is not None or offset <= holding.truncated_position
         if (
             truth is not None

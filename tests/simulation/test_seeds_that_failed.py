@@ -173,6 +173,8 @@ WHAT_IT_WAS = {
     " after the next owner had revoked it; the checkers reported a second delivery",
     783000874: "a topic whose log has a gap at the owner's position was deleted, and the application committed without offsets;"
     " the checkers took the offset after the gap for a skipped record",
+    783000928: "an application committed an offset that a truncation had removed, and chose it as the start of its next"
+    " ownership; the checkers missed the next commit of that offset",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
     778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
