@@ -170,7 +170,8 @@ class SegmentFiles:
         size = sum(len(part) for part in parts)
         if self._size < 0 and self._bases:
             self._size = self._file(self._bases[-1]).stat().st_size
-        if not self._bases or self._size + size > self._segment_bytes:
+        # An empty last file takes a batch of any size: another file of this base offset would be the same file.
+        if not self._bases or (self._size and self._size + size > self._segment_bytes):
             self._path.mkdir(exist_ok=True)
             self._bases.append(base_offset)
             self._size = 0

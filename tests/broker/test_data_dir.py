@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.broker.data_dir import DataDirectoryError
@@ -269,3 +271,30 @@ def test_producer_ids_are_not_given_out_again(tmp_path: Path) -> None:
         reserved = next_id()
     with EmbeddedKafka(TOPICS, data_dir=tmp_path):
         assert next_id() >= reserved > 1000
+
+
+def test_a_batch_that_is_larger_than_a_file_follows_an_incomplete_one(tmp_path: Path) -> None:
+    """The first file is empty after the restart. It must not be listed twice, or a later deletion removes the whole file."""
+    config = {"log.segment.bytes": 1 << 14}
+    batch = [b"%2000d" % number for number in range(10)]
+    with EmbeddedKafka(TOPICS, data_dir=tmp_path, config=config) as kafka:
+        assert produce(kafka, batch) == [None] * 10
+    (log,) = logs(tmp_path)
+    os.truncate(log, 1_000)
+    with EmbeddedKafka(data_dir=tmp_path, config=config) as kafka:
+        assert produce(kafka, batch) == [None] * 10
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        for deletion in admin.delete_records([TopicPartition("orders", 0, 5)]).values():
+            deletion.result(60)
+    with EmbeddedKafka(data_dir=tmp_path, config=config) as kafka:
+        assert watermarks(kafka) == (5, 10)
+
+
+def produce(kafka: EmbeddedKafka, values: Sequence[bytes]) -> list[object]:
+    """Write values to orders-0 as one batch; return the error of each, or None."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 1_000, "log_level": 0})
+    for value in values:
+        producer.produce("orders", value, partition=0, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(90) == 0
+    return errors
