@@ -94,7 +94,7 @@ class DataDirectory:
         self._path = path
         self._config = config
         self._lock = lock
-        self._files = _OpenFiles()
+        self._files = OpenFiles()
 
     @classmethod
     def open(cls, path: Path, config: BrokerConfig) -> DataDirectory:
@@ -156,7 +156,7 @@ class DataDirectory:
 class SegmentFiles:
     """The files of one partition; the :class:`~consumer_coord.broker.partition_log.Storage` of its log."""
 
-    def __init__(self, path: Path, segment_bytes: int, files: _OpenFiles) -> None:
+    def __init__(self, path: Path, segment_bytes: int, files: OpenFiles) -> None:
         self._path = path
         self._segment_bytes = segment_bytes
         self._files = files
@@ -175,13 +175,17 @@ class SegmentFiles:
             self._path.mkdir(exist_ok=True)
             self._bases.append(base_offset)
             self._size = 0
-        # Write at this position to overwrite the remains of an earlier failed append.
         descriptor = self._files.get(self._file(self._bases[-1]))
-        written = os.pwritev(descriptor, parts, self._size)
-        if written < size:
-            rest = memoryview(b"".join(parts))
-            while written < size:
-                written += os.pwrite(descriptor, rest[written:], self._size + written)
+        try:
+            written = os.pwritev(descriptor, parts, self._size)
+            if written < size:
+                rest = memoryview(b"".join(parts))
+                while written < size:
+                    written += os.pwrite(descriptor, rest[written:], self._size + written)
+        except OSError:
+            # The next batch may be shorter, or go to another file. Then the next start would report the written part as damage.
+            os.ftruncate(descriptor, self._size)
+            raise
         self._size += size
 
     def trim(self, log_start_offset: int) -> None:
@@ -198,7 +202,7 @@ class SegmentFiles:
         return self._path / f"{base_offset:020d}.log"
 
 
-class _OpenFiles:
+class OpenFiles:
     """A limited number of open file descriptors."""
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker import EmbeddedKafka
-from consumer_coord.broker.data_dir import DataDirectoryError
+from consumer_coord.broker.data_dir import DataDirectoryError, OpenFiles, SegmentFiles
 from consumer_coord.errors import ConfigurationError
 
 TOPICS = {"orders": 2}
@@ -298,3 +299,25 @@ def produce(kafka: EmbeddedKafka, values: Sequence[bytes]) -> list[object]:
         producer.produce("orders", value, partition=0, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(90) == 0
     return errors
+
+
+def test_a_write_that_fails_leaves_nothing_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_until_full(descriptor: int, parts: Sequence[bytes], position: int) -> int:
+        return pwrite(descriptor, b"".join(parts)[:10], position)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    pwrite = os.pwrite
+    opened = OpenFiles()
+    files = SegmentFiles(tmp_path / "orders-0", 1_000, opened)
+    files.append(0, [b"first"])
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(os, "pwritev", write_until_full)
+        full_disk.setattr(os, "pwrite", refuse)
+        with pytest.raises(OSError, match="No space"):
+            files.append(1, [b"too long ", b"for this disk"])
+    files.append(1, [b"2nd"])
+    opened.close()
+    (file,) = logs(tmp_path)
+    assert file.read_bytes() == b"first2nd"
