@@ -1,8 +1,8 @@
 """The interface between a group's leader and an assignor.
 
 An assignor is a pure function from the state of the cluster and the members' subscriptions to a plan. The function does no I/O,
-keeps no state that affects a plan, and imports only the standard library and attrs. So it can be tested without Kafka, run in a
-worker thread, and replayed in a simulation.
+keeps no state that affects a plan, and imports only the standard library and ``consumer_coord.lazy_attrs``. So it can be tested
+without Kafka, run in a worker thread, and replayed in a simulation.
 
 In Kafka, the assignor is a ``ConsumerPartitionAssignor`` (KIP-429), and the state of the cluster is a ``Cluster``.
 """
@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-import attrs
+from consumer_coord import lazy_attrs as attrs
 
 #: member id -> topic -> partition numbers. Any sequence of integers is accepted; ``range`` objects save memory.
 Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]

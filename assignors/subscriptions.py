@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import attrs
-
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set, numbers_in
+from consumer_coord import lazy_attrs as attrs
 
 #: The maximum number of partitions of one topic. Kafka's limits for a whole cluster are lower, and a corrupt number must not
 #: make a leader fill its memory.

@@ -19,11 +19,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.sticky import StickyAssignor
 from assignors.verification import violations
+from consumer_coord import lazy_attrs as attrs
 
 try:
     from hypothesis import given, settings

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger

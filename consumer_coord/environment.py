@@ -12,8 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 
 T = TypeVar("T")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.topic_partition import TopicPartition
 

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
 from consumer_coord.printable import get_logger

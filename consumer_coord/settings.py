@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import LIBRDKAFKA
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from assignors.base import Cluster
 from assignors.subscriptions import Subscriptions
+from consumer_coord import lazy_attrs as attrs
 
 #: One member's claims: topic -> partitions, and the generation of that assignment.
 MemberClaims = tuple[Mapping[str, Sequence[int]], int]

@@ -20,9 +20,8 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
-
 from assignors.bits import bit_set, lowest_in, numbers_in
+from consumer_coord import lazy_attrs as attrs
 
 
 @attrs.frozen

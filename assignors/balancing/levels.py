@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-import attrs
-
 from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
+from consumer_coord import lazy_attrs as attrs
 
 
 @attrs.define

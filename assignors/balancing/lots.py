@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from assignors.balancing.claims import Claims
 from assignors.balancing.least_moves import Nearness
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set
 from assignors.subscriptions import Subscriptions
+from consumer_coord import lazy_attrs as attrs
 
 
 @attrs.frozen

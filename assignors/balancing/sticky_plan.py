@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from assignors.balancing.claims import Claims, MemberClaims, resolve
 from assignors.balancing.dealing import add, deal, level, one_range, run_length
 from assignors.balancing.least_moves import LeastMoves
@@ -19,6 +17,7 @@ from assignors.balancing.lots import Lots, racks_of_members
 from assignors.base import Cluster, Member, Plan
 from assignors.bits import bit_set
 from assignors.subscriptions import Subscriptions
+from consumer_coord import lazy_attrs as attrs
 
 
 @attrs.frozen

@@ -13,8 +13,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.columns import kernel
 from consumer_coord.columns.decompress import decompress

@@ -12,8 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.extras import missing
 
 #: A function that decompresses its first argument into the beginning of its second argument, and returns the number of bytes.

@@ -14,8 +14,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.wire.crc32c import crc32c as crc32c
 from consumer_coord.wire.crc32c import table_crc32c as table_crc32c
 

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from typing import Any, TypeAlias
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.topic_partition import TopicPartition
 
 Partitions: TypeAlias = frozenset[TopicPartition]

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
 from consumer_coord.consumer.deliveries import Delivered, Span

@@ -6,8 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Ticket

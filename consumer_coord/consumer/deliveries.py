@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.worker import Positions
 from consumer_coord.offsets import OffsetAndMetadata

@@ -25,8 +25,7 @@ import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.data_plane import (

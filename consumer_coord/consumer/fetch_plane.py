@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.config import Config
 from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionError

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_TAIL_BASE
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import NoOffsetError, RetriableError

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, before, partition_of_message
 from consumer_coord.consumer.partitions import Partition, Plan, Read, Verdict, judge
 from consumer_coord.offsets import OffsetAndMetadata

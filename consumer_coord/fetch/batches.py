@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 #: The header of a batch with magic 2: base offset, length, leader epoch, magic, CRC, attributes, last offset delta.

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     CoordinatorError,

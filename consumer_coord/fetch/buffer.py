@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.values import FetchedRecords, Stopped
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.topic_partition import TopicPartition

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch.sessions import Wanted
 from consumer_coord.fetch.values import FetchedRecords, FetchStart, StopReason

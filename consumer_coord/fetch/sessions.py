@@ -9,8 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire.messages.log import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic, PartitionData

@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 import uuid
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.config import Config
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.topic_partition import TopicPartition

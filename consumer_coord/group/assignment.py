@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 

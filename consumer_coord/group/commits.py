@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     ClosedError,

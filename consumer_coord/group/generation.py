@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+from consumer_coord import lazy_attrs as attrs
 
 UNKNOWN_MEMBER_ID = ""
 NO_GENERATION_ID = -1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.group import poll_metrics as poll_times
 
 #: Window of averages, maxima and rates, in seconds: Java's metrics.sample.window.ms times metrics.num.samples.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import attrs
+from consumer_coord import lazy_attrs as attrs
 
 #: Window of averages and maxima, in seconds, as in ``metrics.py``.
 _WINDOW_S = 60.0

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, by_leader

@@ -6,8 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import RetriableError, UnknownTopicError
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.net.cluster import ClusterClient

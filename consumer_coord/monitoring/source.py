@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.metrics import KINDS
 from consumer_coord.printable import get_logger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+from consumer_coord import lazy_attrs as attrs
 
 
 @attrs.frozen(kw_only=True)

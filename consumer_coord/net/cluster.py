@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
     AuthenticationError,

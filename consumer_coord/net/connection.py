@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment, RunBlocking, Transport
 from consumer_coord.errors import (
     CoordinatorError,

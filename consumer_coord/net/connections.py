@@ -15,8 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, DisconnectedError
 from consumer_coord.net.client_config import ClientConfig

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.topic_partition import TopicPartition, by_topic

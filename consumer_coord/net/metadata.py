@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes

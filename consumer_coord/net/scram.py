@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import secrets
 
-import attrs
+from consumer_coord import lazy_attrs as attrs
 
 #: Mechanism -> the name of its hash.
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

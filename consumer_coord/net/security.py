@@ -14,8 +14,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger

@@ -11,8 +11,7 @@ import struct
 import sys
 from typing import cast
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Receiver, Transport
 from consumer_coord.errors import (
     AuthenticationError,

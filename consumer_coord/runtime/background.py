@@ -20,8 +20,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application_polls import Application

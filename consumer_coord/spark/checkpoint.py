@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.spark.errors import CheckpointError
 from consumer_coord.topic_partition import TopicPartition
 

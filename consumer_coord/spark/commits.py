@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import (
     ClosedError,
     CommitFailedError,

@@ -9,8 +9,7 @@ import concurrent.futures
 import time
 from collections.abc import Mapping
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
 from consumer_coord.retry import Deadline
@@ -39,11 +38,10 @@ class EndsView:
     at_s: float = float("-inf")
     ids: TopicIds = attrs.field(factory=dict)
     ids_at_s: float = float("-inf")
-    ends: Mapping[TopicPartition, int] = attrs.field(init=False)
-    """The end offset of each partition."""
 
-    @ends.default
-    def _ends(self) -> Mapping[TopicPartition, int]:
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """The end offset of each partition."""
         return {partition: listed.offset for partition, listed in self.found.items()}
 
     def went_back(self, before: EndsView) -> bool:

@@ -34,8 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY, STATUS
 

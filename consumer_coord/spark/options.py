@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.starting_offsets_option import Starting, parse_starting
 from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks

@@ -12,8 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
 

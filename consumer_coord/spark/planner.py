@@ -10,8 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.start_offsets import History
 from consumer_coord.topic_partition import TopicPartition

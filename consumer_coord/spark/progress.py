@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from consumer_coord import lazy_attrs as attrs
 
 _MARKS = frozenset({"lag", "generation", "memberId", "partitions", "events"})
 

@@ -13,8 +13,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.group.carry_out import Holder, carry_out, run_through
 from consumer_coord.leaders.list_offsets import LATEST
@@ -353,14 +352,14 @@ class QueryMembership(Holder):
         return view
 
     def _readable(self, looked_up: EndOffsets, view: EndsView) -> Mapping[TopicPartition, int]:
+        ends = view.ends
         behind = {
-            partition: view.ends[partition]
+            partition: ends[partition]
             for partition, holding in self._planner.held.items()
-            if partition in view.ends and view.ends[partition] < holding.position
+            if partition in ends and ends[partition] < holding.position
         }
         if behind:
             self._check_behind(looked_up, view, behind)
-        ends = view.ends
         if self._target_ends is not None:
             # Read no record that was written after this run began: a partition that did not exist when the run began has the
             # end offset 0.

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
 import pyarrow as pa
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, CompletedFetch
 from consumer_coord.config import parse
 from consumer_coord.errors import AuthorizationError, RetriableError

@@ -12,9 +12,9 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import attrs
 import pyarrow as pa
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import KERNEL
 from consumer_coord.printable import get_logger
 from consumer_coord.spark import kept_readers

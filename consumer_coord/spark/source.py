@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import attrs
 import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -141,7 +140,7 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
     """The ranges of one task."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(tuple(map(attrs.astuple, task)))
+        super().__init__(tuple((each.topic, each.partition, each.start, each.end, each.topic_id) for each in task))
 
     @property
     def ranges(self) -> Sequence[Range]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import NoOffsetError, UnknownTopicError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets

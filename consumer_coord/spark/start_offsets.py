@@ -23,8 +23,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Set
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.net.metadata import Metadata, is_other

@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 
-from consumer_coord.wire import lazy_attrs as attrs
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.wire.schema import Struct, message_spec
 
 #: API key -> the module of :mod:`consumer_coord.wire.messages` with the API's table, and the API's name.

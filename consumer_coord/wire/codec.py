@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
-from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.decoder import LOW_LEVEL_ERRORS, Decoder, RowsDecoder, compile_decoder, compile_rows_decoder
 from consumer_coord.wire.encoder import Encoder, compile_encoder

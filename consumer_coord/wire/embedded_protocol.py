@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
-from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT32, STRING, Struct, array, field
 

@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire import lazy_attrs as attrs
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT32, INT64, STRING, UUID, ZERO_UUID, Struct, array, field
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast, dataclass_transform, overload
 
-from consumer_coord.wire import lazy_attrs as attrs
+from consumer_coord import lazy_attrs as attrs
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from consumer_coord.wire import lazy_attrs as attrs
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
 from consumer_coord.wire.source import Source
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.errors import (
     CallbackError,

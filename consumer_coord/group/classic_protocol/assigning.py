@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import attrs
-
 import assignors
 from assignors.base import Assignor, Cluster
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group.classic_protocol import leader

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import attrs
-
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.verification import InvalidPlanError, verify
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import AssignorError, MalformedMessageError
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.wire.embedded_protocol import (

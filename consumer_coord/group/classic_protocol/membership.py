@@ -22,8 +22,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.group.generation import NO_GENERATION, Generation
 
 

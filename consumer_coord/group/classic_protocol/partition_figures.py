@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.classic_protocol.leader import ClusterView

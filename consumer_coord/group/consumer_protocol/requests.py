@@ -9,8 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatRequest,

@@ -10,8 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.topic_partition import TopicPartition, by_topic
 
 #: Topic id -> partition numbers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
+from consumer_coord import lazy_attrs as attrs
 
 #: Number of moments in an interval. With a larger number, an idle process would use more CPU time, but notice a rebalance
 #: sooner.

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import AuthenticationError, ConfigurationError
 
 _KEY_KINDS = {"RS256": "RSAKey", "ES256": "ECKey"}

@@ -8,8 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.net.sasl import REFRESH_AFTER
 from consumer_coord.runtime.locks import Lock
 

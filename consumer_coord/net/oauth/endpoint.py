@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-import attrs
 import tenacity
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.net.oauth.cached import Issued
 

@@ -12,8 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.oauth.cached import Issued
 

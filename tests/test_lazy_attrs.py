@@ -1,4 +1,4 @@
-"""``consumer_coord.wire.lazy_attrs`` against attrs: both create the same classes."""
+"""``consumer_coord.lazy_attrs`` against attrs: both create the same classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.wire import lazy_attrs
+from consumer_coord import lazy_attrs
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol
 
 
@@ -40,6 +40,65 @@ def identity_class(made_by: Any) -> Any:
         first: int = 1
 
     return Options
+
+
+def other_classes(made_by: Any) -> Any:
+    """Return classes with the other options: ``mutable``, ``named``, ``ordered`` and ``secret``."""
+
+    class Classes:
+        @made_by.define
+        class mutable:  # noqa: N801
+            name: str
+            _parts: list[int] = made_by.field(factory=list)
+            sizes: list[int] = made_by.field(init=False, factory=list)
+            kept: object = made_by.field(default=None, eq=False, repr=False)
+
+        @made_by.frozen(kw_only=True)
+        class named:  # noqa: N801
+            size: int = 3
+            name: str
+
+            def __attrs_post_init__(self) -> None:
+                if self.size < 0:
+                    raise ValueError("size")
+
+        @made_by.frozen(order=True)
+        class ordered:  # noqa: N801
+            first: int
+            second: int
+
+        @made_by.frozen(repr=False)
+        class secret:  # noqa: N801
+            value: str
+
+    return Classes
+
+
+#: Probes of :func:`other_classes`.
+OTHER_PROBES: dict[str, Callable[[Any], object]] = {
+    "alias": lambda c: [(one.name, one.alias, one.init, one.repr, one.eq, one.kw_only) for one in attrs.fields(c.mutable)],
+    "an alias is an argument": lambda c: repr(c.mutable("a", parts=[1])).rpartition("mutable")[2],
+    "a private name is not": lambda c: c.mutable("a", _parts=[1]),
+    "init=False": lambda c: c.mutable("a").sizes,
+    "init=False is not an argument": lambda c: c.mutable("a", sizes=[1]),
+    "assignment": lambda c: setattr(c.mutable("a"), "name", "b"),
+    "slots": lambda c: setattr(c.mutable("a"), "other", "b"),
+    "eq=False of a field": lambda c: c.mutable("a", kept=1) == c.mutable("a", kept=2),
+    "different": lambda c: c.mutable("a") == c.mutable("b"),
+    "mutable values have no hash": lambda c: hash(c.mutable("a")),
+    "repr": lambda c: repr(c.mutable("a")).rpartition("mutable")[2],
+    "match": lambda c: (c.mutable.__match_args__, c.named.__match_args__),
+    "evolve": lambda c: attrs.evolve(c.mutable("a", parts=[1]), name="b") == c.mutable("b", parts=[1]),
+    "copy": lambda c: copy.copy(c.mutable("a", [1])) == c.mutable("a", [1]),
+    "kw_only": lambda c: c.named("a"),
+    "kw_only with a default first": lambda c: (c.named(name="a").size, c.named(name="a", size=1).size),
+    "post-init": lambda c: c.named(name="a", size=-1),
+    "order": lambda c: sorted([c.ordered(2, 1), c.ordered(1, 2), c.ordered(1, 1)])[0] == c.ordered(1, 1),
+    "comparisons": lambda c: (c.ordered(1, 2) <= c.ordered(1, 2), c.ordered(1, 2) > c.ordered(1, 1)),
+    "order of other classes": lambda c: c.ordered(1, 2) < 3,
+    "no order": lambda c: c.mutable("a") < c.mutable("b"),
+    "repr=False": lambda c: "hidden" in repr(c.secret("hidden")),
+}
 
 
 PROBES: dict[str, Callable[[Any, Any], object]] = {
@@ -77,6 +136,22 @@ def test_classes_behave_as_those_that_attrs_makes(probe: str) -> None:
     assert seen(lazy_attrs) == seen(attrs)
 
 
+@pytest.mark.parametrize("probe", OTHER_PROBES)
+def test_the_options_have_the_effects_that_they_have_in_attrs(probe: str) -> None:
+    def seen(made_by: ModuleType) -> object:
+        try:
+            return OTHER_PROBES[probe](other_classes(made_by))
+        except (AttributeError, TypeError, ValueError) as error:
+            return next(kind for kind in (AttributeError, TypeError, ValueError) if isinstance(error, kind))
+
+    assert seen(lazy_attrs) == seen(attrs)
+
+
+def test_evolve_is_the_evolve_of_attrs() -> None:
+    value = lazy_attrs.evolve(other_classes(lazy_attrs).mutable("a", parts=[1]), name="b")
+    assert repr(value).endswith("mutable(name='b', _parts=[1], sizes=[])")
+
+
 def test_values_can_be_pickled_before_and_after_their_first_construction_in_a_process() -> None:
     request = JoinGroupRequest("g", protocols=(JoinGroupRequestProtocol("range", b"m"),))
     data = pickle.dumps(request)
@@ -93,10 +168,11 @@ def test_a_constructor_is_compiled_once() -> None:
     assert HeartbeatRequest.__init__ is compiled
 
 
-def test_the_consumers_do_not_import_the_parts_for_columns_scram_and_retries() -> None:
+def test_the_consumers_do_not_import_attrs_nor_the_parts_for_columns_scram_and_retries() -> None:
     program = "import sys, consumer_coord; consumer_coord.GroupConsumer; consumer_coord.AsyncGroupConsumer; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     needless = {
+        "attr",
         "tenacity",
         "tempfile",
         "difflib",
