@@ -66,7 +66,7 @@ class ResetPolicy:
         wanted = frozenset(partitions)
         rows = await coordinator.committed(wanted, timeout_ms)
         committed = {partition: position for partition, position in rows.items() if position is not None}
-        resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms)
+        resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms, others_wait=bool(committed))
         if not self.checks_commits:
             return {**await resets, **_by(Origin.COMMIT, committed)}
         found, checked = await asyncio.gather(resets, self._checked(coordinator, committed, timeout_ms))
@@ -101,37 +101,44 @@ class ResetPolicy:
                 lost = {**lost, partition: Start(None, None, why)}
         if lost and self.reset != NONE:
             # No record of this epoch, or of an older epoch, remains.
-            lost = await self.resets(coordinator, frozenset(lost), timeout_ms)
+            lost = await self.resets(coordinator, frozenset(lost), timeout_ms, others_wait=bool(starts))
         return {**starts, **lost}
 
     async def resets(
-        self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
+        self,
+        coordinator: ConsumerCoordinator,
+        partitions: frozenset[TopicPartition],
+        timeout_ms: float,
+        *,
+        others_wait: bool = False,
     ) -> Starts:
         """Find the starts of partitions without a commit, or with an out-of-range commit (``resetPositionsIfNeeded``).
 
         Return the end of a log as a numeric offset. If a member stops before it has read a record, it commits this offset, so
-        that the next owner skips no records.
+        that the next owner skips no records. ``others_wait``: see :meth:`_listed`.
         """
         if not partitions:
             return {}
         since = reset_timestamp(self.reset, coordinator.cluster.environment.wall_clock_ms())
         if since is None:
             return dict.fromkeys(partitions, Start(None, None, "no committed offset"))
-        found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
+        found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms, others_wait=others_wait)
         if since == EARLIEST:
             return _by(Origin.FIRST, found)
         # No record is as recent as the requested time: start at the current end, as a numeric offset.
         none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST)
-        ends = await self._listed(coordinator, none, timeout_ms) if none else {}
+        others_wait = others_wait or len(none) < len(found)
+        ends = await self._listed(coordinator, none, timeout_ms, others_wait=others_wait)
         return _by(Origin.RESET, {**{one: at for one, at in found.items() if one not in none}, **ends})
 
     async def at(self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float) -> Starts:
         """Return the starts for logical offsets: the beginning, the end, or a number of offsets before the end."""
         tails = {one: OFFSET_TAIL_BASE - logical for one, logical in wanted.items() if logical <= OFFSET_TAIL_BASE}
         first = {one for one, logical in wanted.items() if logical == OFFSET_BEGINNING} | tails.keys()
+        last = (wanted.keys() - first) | tails.keys()
         beginnings, ends = await asyncio.gather(
-            self._listed(coordinator, dict.fromkeys(first, EARLIEST), timeout_ms),
-            self._listed(coordinator, dict.fromkeys((wanted.keys() - first) | tails.keys(), LATEST), timeout_ms),
+            self._listed(coordinator, dict.fromkeys(first, EARLIEST), timeout_ms, others_wait=not first >= last),
+            self._listed(coordinator, dict.fromkeys(last, LATEST), timeout_ms, others_wait=not last >= first),
         )
         found = {}
         for one in wanted:
@@ -148,13 +155,21 @@ class ResetPolicy:
         return _by(Origin.FIRST, found)
 
     async def _listed(
-        self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
+        self,
+        coordinator: ConsumerCoordinator,
+        wanted: Mapping[TopicPartition, int],
+        timeout_ms: float,
+        *,
+        others_wait: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets of partitions whose leader responds; raise an error if no leader did within ``timeout_ms``."""
+        """Return the offsets of partitions whose leader responds; raise an error if no leader did within ``timeout_ms``.
+
+        ``others_wait``: partitions that are not in ``wanted`` also wait for this look-up, so return after the first round.
+        """
         if not wanted:
             return {}
         found: dict[TopicPartition, ListedOffset] = {}
-        deadline, reason, round_ms = Deadline.after(timeout_ms), "", _ROUND_MS
+        deadline, reason, round_ms = Deadline.after(min(timeout_ms, _ROUND_MS) if others_wait else timeout_ms), "", _ROUND_MS
         while not found:
             # A partition without a leader must not delay the others; a slow leader needs a longer round.
             limit = Deadline.after(min(deadline.remaining_ms, round_ms))
@@ -162,11 +177,13 @@ class ResetPolicy:
             try:
                 await list_offsets(coordinator.cluster, wanted, limit, read_committed=self.read_committed, found=found)
             except RetriableError as error:
-                if not found and deadline.remaining_ms <= 0:
+                if not found and deadline.remaining_ms <= 0 and not others_wait:
                     raise
                 if reason != str(error):
                     reason = str(error)
                     logger.warning("the start of %s is not known yet: %s", listed(wanted.keys() - found.keys()), reason)
+                if others_wait:
+                    break
         # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
         keeps = self.keeps_epochs or not self.checks_commits
         return {one: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for one, row in found.items()}

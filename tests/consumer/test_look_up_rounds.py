@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from consumer_coord.consumer import start_offsets
-from consumer_coord.consumer.data_plane import OFFSET_BEGINNING
-from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END
+from consumer_coord.consumer.partitions import Origin
+from consumer_coord.consumer.start_offsets import ResetPolicy, Start
 from consumer_coord.errors import RetriableError
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import ListedOffset
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.group.virtual import in_virtual_time, now_ms
@@ -86,3 +89,41 @@ async def test_the_last_round_ends_at_the_time_limit(monkeypatch: pytest.MonkeyP
     with pytest.raises(RetriableError, match="no response"):
         await look_up(leaders, monkeypatch, timeout_ms=10_000)
     assert leaders.rounds == [1_000, 2_000, 4_000, 3_000]
+
+
+class Commits:
+    """The group's commits, which the coordinator returns at once."""
+
+    def __init__(self, leaders: Leaders, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.cluster: Any = SimpleNamespace(environment=SimpleNamespace(wall_clock_ms=lambda: 1_000_000))
+        self._every = dict.fromkeys(leaders.after_ms, None) | dict(committed)
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return {one: self._every[one] for one in partitions}
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "by_duration:PT1S"])
+@in_virtual_time
+async def test_a_partition_without_a_leader_and_a_commit_delays_partitions_with_commits_by_a_second(
+    monkeypatch: pytest.MonkeyPatch, reset: str
+) -> None:
+    leaders = Leaders({A: 1e9, B: 1e9})
+    monkeypatch.setattr(start_offsets, "list_offsets", leaders.list_offsets)
+    policy, coordinator = ResetPolicy(reset, read_committed=False), Commits(leaders, {A: OffsetAndMetadata(5)})
+    found = await policy.starts(cast(ConsumerCoordinator, coordinator), [A, B], 60_000)
+    assert found == {A: Start(Origin.COMMIT, OffsetAndMetadata(5))}
+    assert now_ms() == pytest.approx(1_000)
+
+
+@in_virtual_time
+async def test_a_partition_without_a_leader_delays_the_seek_of_another_to_the_end_by_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaders = Leaders({A: 1e9, B: 20})
+    monkeypatch.setattr(start_offsets, "list_offsets", leaders.list_offsets)
+    policy, coordinator = ResetPolicy("earliest", read_committed=False), Commits(leaders, {})
+    wanted = {A: OFFSET_BEGINNING, B: OFFSET_END}
+    assert set(await policy.at(cast(ConsumerCoordinator, coordinator), wanted, 60_000)) == {B}
+    assert now_ms() == pytest.approx(1_000)

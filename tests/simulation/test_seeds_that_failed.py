@@ -175,6 +175,8 @@ WHAT_IT_WAS = {
     " the checkers took the offset after the gap for a skipped record",
     783000928: "an application committed an offset that a truncation had removed, and chose it as the start of its next"
     " ownership; the checkers missed the next commit of that offset",
+    784000703: "a static member was assigned a deleted topic, and its look-up of the start of that topic, which had no commits,"
+    " withheld the records of all other partitions",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
     778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
