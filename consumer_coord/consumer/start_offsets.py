@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
@@ -11,10 +11,9 @@ from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_TAIL_BAS
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import NoOffsetError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets, reset_timestamp
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_available, reset_timestamp
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
@@ -166,24 +165,16 @@ class ResetPolicy:
 
         ``others_wait``: partitions that are not in ``wanted`` also wait for this look-up, so return after the first round.
         """
-        if not wanted:
-            return {}
-        found: dict[TopicPartition, ListedOffset] = {}
-        deadline, reason, round_ms = Deadline.after(min(timeout_ms, _ROUND_MS) if others_wait else timeout_ms), "", _ROUND_MS
-        while not found:
-            # A partition without a leader must not delay the others; a slow leader needs a longer round.
-            limit = Deadline.after(min(deadline.remaining_ms, round_ms))
-            round_ms *= 2
-            try:
-                await list_offsets(coordinator.cluster, wanted, limit, read_committed=self.read_committed, found=found)
-            except RetriableError as error:
-                if not found and deadline.remaining_ms <= 0 and not others_wait:
-                    raise
-                if reason != str(error):
-                    reason = str(error)
-                    logger.warning("the start of %s is not known yet: %s", listed(wanted.keys() - found.keys()), reason)
-                if others_wait:
-                    break
+        reasons: set[str] = set()
+
+        def note(missing: Collection[TopicPartition], error: RetriableError) -> None:
+            if str(error) not in reasons:
+                reasons.add(str(error))
+                logger.warning("the start of %s is not known yet: %s", listed(missing), error)
+
+        found = await list_available(
+            coordinator.cluster, wanted, timeout_ms, note, read_committed=self.read_committed, others_wait=others_wait
+        )
         # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
         keeps = self.keeps_epochs or not self.checks_commits
         return {one: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for one, row in found.items()}

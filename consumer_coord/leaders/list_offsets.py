@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import RetriableError, UnknownTopicError
@@ -26,6 +26,11 @@ from consumer_coord.wire.messages.offsets import (
 LATEST = -1
 EARLIEST = -2
 _BY_DURATION = "by_duration:"
+
+#: Time limit of the first round of a look-up, in milliseconds. A round ends when all leaders have responded. If some have
+#: responded at its time limit, the look-up returns their offsets; otherwise the next round has twice the time.
+_ROUND_MS = 1_000
+
 _DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 
 
@@ -85,6 +90,38 @@ async def list_offsets(
                 await _ask_leaders(cluster, wanted, found, deadline, read_committed)
     finally:
         cluster.unwatch(watch)
+    return found
+
+
+async def list_available(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    timeout_ms: float,
+    note: Callable[[Collection[TopicPartition], RetriableError], None],
+    *,
+    read_committed: bool = False,
+    others_wait: bool = False,
+) -> Mapping[TopicPartition, ListedOffset]:
+    """Return the offsets of the partitions whose leaders respond, so that a partition without a leader delays no other.
+
+    Raise a retriable error if no leader responded within ``timeout_ms``. ``note`` receives the partitions without an offset and
+    the error of each round. ``others_wait``: partitions that are not in ``wanted`` also wait for this look-up, so return after
+    the first round, even without an offset. For the arguments and the offsets, see :func:`list_offsets`.
+    """
+    found: dict[TopicPartition, ListedOffset] = {}
+    deadline, round_ms = Deadline.after(timeout_ms), _ROUND_MS
+    while wanted and not found:
+        # A slow leader needs a longer round.
+        limit = Deadline.after(min(deadline.remaining_ms, round_ms))
+        round_ms *= 2
+        try:
+            await list_offsets(cluster, wanted, limit, read_committed=read_committed, found=found)
+        except RetriableError as error:
+            if not (found or others_wait or deadline.remaining_ms > 0):
+                raise
+            note(wanted.keys() - found.keys(), error)
+            if others_wait:
+                break
     return found
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ClosedError, CoordinatorError
-from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_available, list_offsets
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.runtime.outcome import Outcome
@@ -38,6 +38,8 @@ class EndsView:
     at_s: float = float("-inf")
     ids: TopicIds = attrs.field(factory=dict)
     ids_at_s: float = float("-inf")
+    #: Why ``found`` has not all partitions, or None.
+    problem: CoordinatorError | None = None
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
@@ -61,7 +63,7 @@ class EndOffsets:
         self._read_committed = read_committed
         self._view = EndsView()
         self._looking: Outcome[EndsView] | None = None
-        #: The error of the last look-up, or None.
+        #: Why the last look-up has not found the end offsets of all partitions, or None.
         self.problem: CoordinatorError | None = None
         #: Earliest time of the next look-up after a failure.
         self._retry_at_s = float("-inf")
@@ -72,7 +74,8 @@ class EndOffsets:
         if looking is not None and looking.done():
             self._looking = None
             try:
-                self._view, self.problem = looking.result(), None
+                self._view = looking.result()
+                self.problem = self._view.problem
             except (ClosedError, concurrent.futures.CancelledError):
                 pass  # The query leaves, and needs no end offsets.
             except CoordinatorError as error:
@@ -108,13 +111,19 @@ class EndOffsets:
         cluster, began_s = self._coordinator.cluster, time.monotonic()
         wanted = dict.fromkeys(positions, LATEST)
         deadline = Deadline.after(REQUEST_TIMEOUT_MS)
-        found = await list_offsets(cluster, wanted, deadline, read_committed=self._read_committed)
+        problems: list[CoordinatorError] = []
+
+        def note(_: Collection[TopicPartition], error: CoordinatorError) -> None:
+            problems.append(error)
+
+        found = await list_available(cluster, wanted, REQUEST_TIMEOUT_MS, note, read_committed=self._read_committed)
         ahead = dict.fromkeys((one for one, end in found.items() if end.offset < positions[one]), LATEST)
         if ahead and self._read_committed:
             # A position may be above the last stable offset, because a consumer with read_uncommitted committed the position.
             logs = await list_offsets(cluster, ahead, deadline)
             found = {**found, **{one: attrs.evolve(end, offset=min(end.offset, positions[one])) for one, end in logs.items()}}
-        view = EndsView(found, began_s, before.ids, before.ids_at_s)
+        problem = problems[-1] if len(found) < len(wanted) else None
+        view = EndsView(found, began_s, before.ids, before.ids_at_s, problem)
         if began_s - view.ids_at_s > IDS_FRESH_S or view.went_back(before):
             asked_s = time.monotonic()
             ids = await topic_ids(cluster, {partition.topic for partition in positions}, REQUEST_TIMEOUT_MS)

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from consumer_coord.consumer import start_offsets
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.leaders import list_offsets
 from consumer_coord.leaders.list_offsets import ListedOffset
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
@@ -52,7 +52,7 @@ class Leaders:
 
 
 async def look_up(leaders: Leaders, monkeypatch: pytest.MonkeyPatch, timeout_ms: float = 60_000) -> set[TopicPartition]:
-    monkeypatch.setattr(start_offsets, "list_offsets", leaders.list_offsets)
+    monkeypatch.setattr(list_offsets, "list_offsets", leaders.list_offsets)
     coordinator: Any = SimpleNamespace(cluster=None)
     policy = ResetPolicy("earliest", read_committed=False)
     return set(await policy.at(coordinator, dict.fromkeys(leaders.after_ms, OFFSET_BEGINNING), timeout_ms))
@@ -110,7 +110,7 @@ async def test_a_partition_without_a_leader_and_a_commit_delays_partitions_with_
     monkeypatch: pytest.MonkeyPatch, reset: str
 ) -> None:
     leaders = Leaders({A: 1e9, B: 1e9})
-    monkeypatch.setattr(start_offsets, "list_offsets", leaders.list_offsets)
+    monkeypatch.setattr(list_offsets, "list_offsets", leaders.list_offsets)
     policy, coordinator = ResetPolicy(reset, read_committed=False), Commits(leaders, {A: OffsetAndMetadata(5)})
     found = await policy.starts(cast(ConsumerCoordinator, coordinator), [A, B], 60_000)
     assert found == {A: Start(Origin.COMMIT, OffsetAndMetadata(5))}
@@ -122,7 +122,7 @@ async def test_a_partition_without_a_leader_delays_the_seek_of_another_to_the_en
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leaders = Leaders({A: 1e9, B: 20})
-    monkeypatch.setattr(start_offsets, "list_offsets", leaders.list_offsets)
+    monkeypatch.setattr(list_offsets, "list_offsets", leaders.list_offsets)
     policy, coordinator = ResetPolicy("earliest", read_committed=False), Commits(leaders, {})
     wanted = {A: OFFSET_BEGINNING, B: OFFSET_END}
     assert set(await policy.at(cast(ConsumerCoordinator, coordinator), wanted, 60_000)) == {B}

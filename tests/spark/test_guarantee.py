@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import RetriableError
-from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.leaders import list_offsets as leaders
+from consumer_coord.leaders.list_offsets import ListedOffset, list_available, list_offsets
 from consumer_coord.spark import end_offsets
 from tests.support.spark.memberships import Run, prepared, run, together
 from tests.support.spark.producing import produce
@@ -155,11 +156,32 @@ def test_available_now_waits_for_end_offsets(kafka: EmbeddedKafka, runs: list[Ru
     async def away(*arguments: Any, **named: Any) -> Mapping[TopicPartition, ListedOffset]:
         if (failure := next(failures, None)) is not None:
             raise failure
-        return await list_offsets(*arguments, **named)
+        return await list_available(*arguments, **named)
 
-    monkeypatch.setattr(end_offsets, "list_offsets", away)
+    monkeypatch.setattr(end_offsets, "list_available", away)
     runs.append(query := run(kafka.bootstrap_servers, {"subscribe": "orders-a", "startingOffsets": "earliest"}, now=True))
     assert query.finish().count("orders-a") == 20
+    assert query.membership.status.problem is None
+
+
+def test_a_partition_without_a_leader_does_not_stop_the_others(
+    kafka: EmbeddedKafka, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.append(query := run(kafka.bootstrap_servers, {"subscribe": "orders-a", "startingOffsets": "earliest"}))
+    together(runs, lambda: query.owned == 2, "its partitions")
+
+    async def without_1(cluster: Any, wanted: Mapping[Any, int], *arguments: Any, found: dict[Any, Any], **named: Any) -> None:
+        led = {one: stamp for one, stamp in wanted.items() if one.partition != 1}
+        await list_offsets(cluster, led, *arguments, found=found, **named)
+        if len(led) < len(wanted):
+            raise RetriableError("orders-a-1 has no leader")
+
+    with monkeypatch.context() as away:
+        away.setattr(leaders, "list_offsets", without_1)
+        together(runs, lambda: "orders-a-1 has no leader" in str(query.membership.status.problem), "word of it")
+        fill(kafka, "orders-a", 20)
+        together(runs, lambda: query.count("orders-a") == 10, "the other partition's records")
+    together(runs, lambda: query.count("orders-a") == 20, "the records")
     assert query.membership.status.problem is None
 
 
