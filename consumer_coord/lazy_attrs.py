@@ -85,14 +85,9 @@ else:
         return _class(metaclass, name, bases, body, frozen=True)
 
     def _class(metaclass, name, bases, body, *, frozen=False, kw_only=False, eq=True, order=False, repr=True):
-        own = []
-        for field_name, annotation in body.get("__annotations__", {}).items():
-            if annotation.startswith("ClassVar"):
-                continue
-            default = body.pop(field_name, NOTHING)
-            one = default if isinstance(default, Field) else Field(default)
-            one.name, one.alias, one.kw_only = field_name, field_name.lstrip("_"), kw_only
-            own.append(one)
+        if "__init__" in body:
+            raise TypeError(f"{name} has its own __init__: use attrs instead of lazy_attrs")
+        own = _fields_of(body, kw_only)
         table = (*(one for base in bases for one in getattr(base, "__attrs_attrs__", ())), *own)
         slots = [one.name for one in own]
         if not any(hasattr(base, "__weakref__") for base in bases):
@@ -123,6 +118,18 @@ else:
 
         made.__init__ = first_init
         return made
+
+    def _fields_of(body, kw_only):
+        """Remove the fields' defaults from the body of a class, and return the fields."""
+        found = []
+        for name, annotation in body.get("__annotations__", {}).items():
+            if annotation.startswith("ClassVar"):
+                continue
+            default = body.pop(name, NOTHING)
+            one = default if isinstance(default, Field) else Field(default)
+            one.name, one.alias, one.kw_only = name, name.lstrip("_"), kw_only
+            found.append(one)
+        return found
 
     def _compiled_init(cls, frozen):
         """Compile the constructor of a class."""
