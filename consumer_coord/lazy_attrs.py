@@ -98,6 +98,7 @@ else:
             __match_args__=tuple(one.name for one in table if one.init and not one.kw_only),
             __getstate__=_getstate,
             __setstate__=_setstate,
+            __replace__=evolve,
         )
         if frozen:
             body.update(__setattr__=_refuse, __delattr__=_refuse)

@@ -147,8 +147,10 @@ def test_the_options_have_the_effects_that_they_have_in_attrs(probe: str) -> Non
     assert seen(lazy_attrs) == seen(attrs)
 
 
-def test_evolve_is_the_evolve_of_attrs() -> None:
-    value = lazy_attrs.evolve(other_classes(lazy_attrs).mutable("a", parts=[1]), name="b")
+@pytest.mark.parametrize("change", [lazy_attrs.evolve, lambda value, **changes: value.__replace__(**changes)])
+def test_a_copy_with_changed_fields(change: Callable[..., Any]) -> None:
+    """In two forms; Python 3.13's ``copy.replace`` calls ``__replace__``."""
+    value = change(other_classes(lazy_attrs).mutable("a", parts=[1]), name="b")
     assert repr(value).endswith("mutable(name='b', _parts=[1], sizes=[])")
 
 
