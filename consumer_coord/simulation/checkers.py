@@ -293,10 +293,11 @@ class Checkers:
         self._newest_member = (self._clock(), member_id)
         if self._deleted_at != self._clock():
             return
-        for partition, holdings in self._holders.items():
-            for holding in holdings:
+        for partition, truth in self._truths.items():
+            for holding in dict.fromkeys([*self._holders.get(partition, ()), *truth.holdings[-1:]]):
                 owner = holding.owner
-                if owner.member_id != member_id or partition in assigned or not owner.holds(partition):
+                commits = holding.ended == "revoked" and holding.acknowledged < holding.position
+                if owner.member_id != member_id or partition in assigned or not (commits or owner.holds(partition)):
                     continue
                 holding.forgotten = not owner.was_assigned(partition, epoch)
                 if holding.forgotten:

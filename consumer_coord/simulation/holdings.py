@@ -73,8 +73,9 @@ class Holding:
     #: new log, and once when the member notices that the topic was recreated.
     may_begin: int = 0
     #: True after this sequence: 1. The last classic assignment gives the partition to another member. 2. The group changes to
-    #: the consumer protocol before this owner learns of that assignment, or before it revokes the partition. 3. Kafka takes the
-    #: assigned partitions for the owned partitions, so another member gets the partition at once.
+    #: the consumer protocol before this owner learns of that assignment, before it revokes the partition, or before its last
+    #: commit is answered. 3. Kafka takes the assigned partitions for the owned partitions, so another member gets the partition
+    #: at once. The same happens if a full disk prevents the coordinator from storing the last classic assignment.
     forgotten: bool = False
     #: The offset at which the owner must continue, because a truncation removed delivered records; None if there is no such
     #: offset.

@@ -177,6 +177,8 @@ WHAT_IT_WAS = {
     " ownership; the checkers missed the next commit of that offset",
     784000703: "a static member was assigned a deleted topic, and its look-up of the start of that topic, which had no commits,"
     " withheld the records of all other partitions",
+    786000397: "a full disk prevented the coordinator from storing an assignment, then the group changed to the consumer"
+    " protocol, and the former owner's last commit arrived after the change; the checkers expected Kafka to refuse it",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
     778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
