@@ -240,7 +240,8 @@ class Checkers:
             # The group changed to the consumer protocol. When that group is empty, a classic group begins again with generation
             # 1.
             self._history.note("log", "the group was deleted")
-            if self.group.members:
+            # Members that have joined are converted, too, although their assignment is not stored yet.
+            if self.group.members or self.group.generation + 1 in self._joined_at:
                 self._deleted_at = self._clock()
             self.group = GroupTruth()
             return

@@ -179,6 +179,8 @@ WHAT_IT_WAS = {
     " withheld the records of all other partitions",
     786000397: "a full disk prevented the coordinator from storing an assignment, then the group changed to the consumer"
     " protocol, and the former owner's last commit arrived after the change; the checkers expected Kafka to refuse it",
+    786001085: "static members had joined, but had no assignment yet when the group changed to the consumer protocol, and as in"
+    " Kafka nothing caused a new assignment; the simulation expected one",
     777000002: "a slow reader's partitions were due again while two Fetches waited, and each time the second Fetch was"
     " cancelled: up to 40 new connections in a second",
     778000196: "a truncation removed a commit without a leader epoch, new records had the same offsets, and the next owner"
