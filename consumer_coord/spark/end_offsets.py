@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ClosedError, CoordinatorError
@@ -35,16 +35,13 @@ class EndsView:
     """
 
     found: Mapping[TopicPartition, ListedOffset] = attrs.field(factory=dict)
+    #: The offsets of ``found``, which an idle query reads about 90 times a second.
+    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     at_s: float = float("-inf")
     ids: TopicIds = attrs.field(factory=dict)
     ids_at_s: float = float("-inf")
     #: Why ``found`` has not all partitions, or None.
     problem: CoordinatorError | None = None
-
-    @property
-    def ends(self) -> Mapping[TopicPartition, int]:
-        """The end offset of each partition."""
-        return {partition: listed.offset for partition, listed in self.found.items()}
 
     def went_back(self, before: EndsView) -> bool:
         """Return whether an end offset or leader epoch has decreased: a sign of a recreated topic, because logs only grow."""
@@ -112,18 +109,17 @@ class EndOffsets:
         wanted = dict.fromkeys(positions, LATEST)
         deadline = Deadline.after(REQUEST_TIMEOUT_MS)
         problems: list[CoordinatorError] = []
-
-        def note(_: Collection[TopicPartition], error: CoordinatorError) -> None:
-            problems.append(error)
-
-        found = await list_available(cluster, wanted, REQUEST_TIMEOUT_MS, note, read_committed=self._read_committed)
+        found = await list_available(
+            cluster, wanted, REQUEST_TIMEOUT_MS, lambda _, error: problems.append(error), read_committed=self._read_committed
+        )
         ahead = dict.fromkeys((one for one, end in found.items() if end.offset < positions[one]), LATEST)
         if ahead and self._read_committed:
             # A position may be above the last stable offset, because a consumer with read_uncommitted committed the position.
             logs = await list_offsets(cluster, ahead, deadline)
             found = {**found, **{one: attrs.evolve(end, offset=min(end.offset, positions[one])) for one, end in logs.items()}}
+        ends = {partition: listed.offset for partition, listed in found.items()}
         problem = problems[-1] if len(found) < len(wanted) else None
-        view = EndsView(found, began_s, before.ids, before.ids_at_s, problem)
+        view = EndsView(found, ends, began_s, before.ids, before.ids_at_s, problem)
         if began_s - view.ids_at_s > IDS_FRESH_S or view.went_back(before):
             asked_s = time.monotonic()
             ids = await topic_ids(cluster, {partition.topic for partition in positions}, REQUEST_TIMEOUT_MS)
