@@ -110,7 +110,7 @@ else:
             if frozen:
                 body["__hash__"] = _hash
         if order:
-            body.update({f"__{name}__": _ordered(getattr(operator, name)) for name in ("lt", "le", "gt", "ge")})
+            body.update({f"__{name}__": _comparison(getattr(operator, name)) for name in ("lt", "le", "gt", "ge")})
         made = type.__new__(metaclass, name, bases, body)
 
         def first_init(self, *args, **kwargs):
@@ -168,18 +168,15 @@ else:
     def _no_values(instance):
         return ()
 
-    def _eq(self, other):
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        return self.__compared__(self) == self.__compared__(other)
-
-    def _ordered(compare):
+    def _comparison(compare):
         def method(self, other):
             if other.__class__ is not self.__class__:
                 return NotImplemented
             return compare(self.__compared__(self), self.__compared__(other))
 
         return method
+
+    _eq = _comparison(operator.eq)
 
     def _hash(self):
         return hash((self.__class__, self.__compared__(self)))

@@ -154,6 +154,15 @@ def test_a_copy_with_changed_fields(change: Callable[..., Any]) -> None:
     assert repr(value).endswith("mutable(name='b', _parts=[1], sizes=[])")
 
 
+def test_a_class_with_its_own_constructor_is_refused() -> None:
+    with pytest.raises(TypeError, match="Own has its own __init__: use attrs"):
+
+        @lazy_attrs.define
+        class Own:
+            def __init__(self) -> None:
+                """Set nothing."""
+
+
 def test_values_can_be_pickled_before_and_after_their_first_construction_in_a_process() -> None:
     request = JoinGroupRequest("g", protocols=(JoinGroupRequestProtocol("range", b"m"),))
     data = pickle.dumps(request)
