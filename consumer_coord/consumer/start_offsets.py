@@ -136,8 +136,8 @@ class ResetPolicy:
         first = {one for one, logical in wanted.items() if logical == OFFSET_BEGINNING} | tails.keys()
         last = (wanted.keys() - first) | tails.keys()
         beginnings, ends = await asyncio.gather(
-            self._listed(coordinator, dict.fromkeys(first, EARLIEST), timeout_ms, others_wait=not first >= last),
-            self._listed(coordinator, dict.fromkeys(last, LATEST), timeout_ms, others_wait=not last >= first),
+            self._listed(coordinator, dict.fromkeys(first, EARLIEST), timeout_ms, others_wait=bool(last - first)),
+            self._listed(coordinator, dict.fromkeys(last, LATEST), timeout_ms, others_wait=bool(first - last)),
         )
         found = {}
         for one in wanted:
