@@ -8,6 +8,7 @@ worst moment: between the read of the held partitions and the check of the lease
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import threading
@@ -37,6 +38,8 @@ def main() -> None:
     """Poll for ever."""
     # Block the signal before other threads start, so that it stays pending until the loop below receives it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    # A failed test prints why the member rejoined, and what it lost.
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
     settings = json.loads(sys.argv[1])
     topic, proxy = settings.pop("topic"), settings.pop("proxy", None)
     if proxy is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -65,6 +67,11 @@ class LeaseProcess:
         self._process.wait(10)
         self._reader.join(10)
         return self.samples
+
+
+def changes_of(samples: Samples) -> Samples:
+    """Return the first sample, and each sample whose partitions differ from the sample before."""
+    return [next(same) for _, same in itertools.groupby(samples, key=operator.itemgetter(1))]
 
 
 def shared(one: Samples, other: Samples) -> int:

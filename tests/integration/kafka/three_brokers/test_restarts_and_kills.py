@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.admin import await_group, committed_offsets, describe_group
-from tests.support.kafka.lease_process import LeaseProcess, shared
+from tests.support.kafka.lease_process import LeaseProcess, changes_of, shared
 from tests.support.kafka.producing import produce
 from tests.support.members import Member, Members, await_shared
 from tests.support.real_kafka import RealKafka
@@ -82,8 +82,7 @@ def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partiti
             await_group(admin, group, state="STABLE")
     finally:
         ended = [process.end() for process in processes]
-    for samples, begin in zip(ended, begins, strict=True):
-        held = {partitions for _, partitions in samples[begin:]}
-        assert len(held) == 1, f"a lease was suspended, or partitions moved: {held}"
+    changes = [changes_of(samples[begin:]) for samples, begin in zip(ended, begins, strict=True)]
+    assert all(len(held) == 1 for held in changes), f"a lease was suspended, or partitions moved: {changes}"
     for one, other in itertools.permutations(ended, 2):
         assert shared(one, other) == 0
