@@ -306,18 +306,22 @@ class ClusterClient:
             allow_auto_topic_creation=self.config.allow_auto_create_topics,
         )
         # This task has the refresh lock, so no other task replaces the metadata before the response arrives.
-        previous, watches = self.metadata, tuple(self._watches)
+        previous, watches, began = self.metadata, tuple(self._watches), now()
 
         def read(version: int, frame: bytes) -> tuple[int, Metadata]:
-            code, fresh = read_metadata(version, frame, previous, interest)
+            code, fresh = read_metadata(version, frame, previous, interest, began)
             for watch in watches:
                 watch.prepare(fresh)
             return code, fresh
 
-        found: tuple[int, Metadata] = await self.request_any(
-            Versioned(MetadataRequest, lambda _: request, decode=read), deadline
-        )
-        return found
+        code, fresh = await self.request_any(Versioned(MetadataRequest, lambda _: request, decode=read), deadline)
+        if interest is None:
+            return code, fresh
+        # Since the request was sent, a watch may have begun to need topics that are known.
+        present = self._interest()
+        needed = {name: topic for name, topic in previous.topics.items() if present is None or name in present}
+        again = {name: needed[name] for name in needed.keys() - interest}
+        return code, attrs.evolve(fresh, topics={**fresh.topics, **again}) if again else fresh
 
     def _interest(self) -> frozenset[str] | None:
         interest: set[str] = set()

@@ -28,6 +28,10 @@ MOST_MISSING_PARTITIONS = 100_000
 _MOST_IDS = 1_000
 _MOST_IDS_OF_A_TOPIC = 8
 
+#: How long responses must call a known topic unknown before it is removed, in seconds. A broker that has just started, or that
+#: cannot reach the controller, does not know the latest topics; without the topic, the leader would revoke all its partitions.
+_UNKNOWN_S = 1.0
+
 
 @attrs.frozen
 class Broker:
@@ -78,6 +82,8 @@ class Metadata:
     recreations: int = 0
     #: The ids of each topic that was once missing or got another id, the newest last. Kafka never uses an id again.
     ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
+    #: Topic in :attr:`topics` -> the time since which responses call it unknown.
+    unknown_since: Mapping[str, float] = attrs.field(factory=dict)
     #: Cache of computed results: several members need the same results, and with many topics computing them takes a long time.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
@@ -136,17 +142,20 @@ def is_other(expected: uuid.UUID | None, present: uuid.UUID | None) -> bool:
     return expected not in unknown and present not in unknown and expected != present
 
 
-def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
+def read_metadata(
+    version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None, at: float
+) -> tuple[int, Metadata]:
     """Return the error code of a Metadata response, and the metadata that replaces ``previous``.
 
-    ``asked``: the requested topics, or None if every topic was requested; other topics in the response are ignored. The decoded
-    rows of a topic are dropped before the next topic is decoded. Otherwise a response of 95 MB would create millions of
-    objects, which the garbage collector would scan while it holds the interpreter's lock.
+    ``asked``: the requested topics, or None if every topic was requested; other topics in the response are ignored. ``at``: the
+    time of the request, in seconds. The decoded rows of a topic are dropped before the next topic is decoded. Otherwise a
+    response of 95 MB would create millions of objects, which the garbage collector would scan while it holds the interpreter's
+    lock.
 
     Raise :class:`~consumer_coord.errors.MalformedMessageError` for negative partition numbers and for too many gaps in the
     numbers, before memory is allocated for the partitions.
     """
-    reading = Reading(previous, asked)
+    reading = Reading(previous, asked, at)
     response = decode_response_rows(MetadataResponse, version, frame, "topics", reading.take)
     return response.error_code, reading.result(response)
 
@@ -154,9 +163,10 @@ def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozens
 class Reading:
     """Builds the metadata that replaces ``previous`` from a response's topics, one topic at a time."""
 
-    def __init__(self, previous: Metadata, asked: frozenset[str] | None) -> None:
+    def __init__(self, previous: Metadata, asked: frozenset[str] | None, at: float) -> None:
         self._previous = previous
         self._asked = asked
+        self._at = at
         self._topics: dict[str, Topic] = {}
         self._errors: dict[str, int] = {}
         self._missing = 0
@@ -202,9 +212,14 @@ class Reading:
     def result(self, response: MetadataResponse) -> Metadata:
         """Return the metadata, with the topics processed so far and all other fields from ``response``."""
         previous, ids = self._previous, self._ids
+        unknown_since: dict[str, float] = {}
         for name in previous.topics.keys() - self._topics.keys():
             # The topic is missing from the response, or was not requested this time.
-            ids.setdefault(name, (previous.topics[name].id,))
+            since = previous.unknown_since.get(name, self._at)
+            if self._is_called_unknown(name) and self._at - since < _UNKNOWN_S:
+                self._topics[name], unknown_since[name] = previous.topics[name], since
+            else:
+                ids.setdefault(name, (previous.topics[name].id,))
         for name in [*islice(ids, max(0, len(ids) - _MOST_IDS))]:
             del ids[name]
         brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
@@ -217,7 +232,13 @@ class Reading:
             errors=self._errors,
             recreations=previous.recreations + self._recreations,
             ids=ids,
+            unknown_since=unknown_since,
         )
+
+    def _is_called_unknown(self, name: str) -> bool:
+        """Return whether a missing topic was requested, and the broker does not know it."""
+        requested = self._asked is None or name in self._asked
+        return requested and _gone(self._errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
 
 
 def _missing_partitions(topic: MetadataResponseTopic) -> int:
@@ -239,6 +260,9 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     assert name is not None
     by_number = {partition.partition_index: partition for partition in answer.partitions}
     numbers = range(max(by_number, default=-1) + 1)
+    if old is not None and old.id == answer.topic_id != NO_TOPIC_ID and len(numbers) < old.partition_count:
+        # A topic never loses partitions, so the broker's metadata is outdated.
+        return old
     leaders = tuple(by_number[number].leader_id if number in by_number else -1 for number in numbers)
     epochs = tuple(by_number[number].leader_epoch if number in by_number else -1 for number in numbers)
     listed = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)

@@ -72,6 +72,7 @@ async def test_a_topic_that_is_missing_for_a_moment_is_no_error() -> None:
         # Missing for a while, back, and missing again: the clock restarts.
         brokers.topic_errors["u"] = codes.UNKNOWN_TOPIC_OR_PARTITION
         one.cluster.refresh_soon()
+        await eventually_async(lambda: "u" not in one.cluster.metadata.topics)
         started = now_ms()
         await eventually_async(lambda: one.errors)
         assert now_ms() - started == pytest.approx(PATIENCE_MS, rel=0.1)

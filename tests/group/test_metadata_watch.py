@@ -72,6 +72,22 @@ async def test_a_topic_that_is_deleted_leaves_the_group_with_the_others() -> Non
         assert one.callbacks[-1] == ("revoked", parts("u", 0, 1))
 
 
+@pytest.mark.behaviour(62)
+@in_virtual_time
+async def test_a_topic_that_one_outdated_broker_does_not_know_stays_assigned() -> None:
+    brokers = FakeBrokers({"t": 2})
+    async with member(brokers, client=FRESH) as one:
+        await one.join()
+        for outdated in ({}, {"t": 1}):
+            known, brokers.topics = brokers.topics, outdated
+            asked = len(brokers.all(MetadataRequest))
+            await eventually_async(lambda: len(brokers.all(MetadataRequest)) > asked)  # noqa: B023
+            brokers.topics = known
+            await pause(30_000)
+        assert one.callbacks == [("assigned", parts("t", 0, 1))]
+        assert one.coordinator.generation == 1
+
+
 @pytest.mark.behaviour(63)
 @in_virtual_time
 async def test_a_topic_that_appears_later_is_assigned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable
@@ -18,12 +19,13 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connections import Connections
 from consumer_coord.net.metadata import Broker
+from consumer_coord.retry import Deadline
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest, MetadataRequest
 from consumer_coord.wire.messages.group import JoinGroupRequest
 from tests.support.consumer.embedded import BROKER, DEADLINE_S
-from tests.support.group.fake import DROP, FakeBrokers
+from tests.support.group.fake import DROP, FakeBrokers, held_until
 from tests.support.group.member import new_cluster, new_member
 from tests.support.group.virtual import in_virtual_time, pause
 from tests.support.waiting import eventually, eventually_async
@@ -137,6 +139,25 @@ async def test_connections_max_idle_ms_of_0_closes_no_connection() -> None:
     client.unwatch(watch)
     await pause(5_000_000)
     assert brokers.open == 1
+    await client.close()
+
+
+@in_virtual_time
+async def test_a_topic_that_a_watch_needs_again_during_a_refresh_stays_known() -> None:
+    brokers = FakeBrokers({"orders": 2, "bills": 1})
+    client = new_cluster(brokers)
+    seen: list[set[str]] = []
+    watch = client.watch(frozenset({"orders", "bills"}), lambda metadata: seen.append(set(metadata.topics)))
+    await eventually_async(lambda: seen)
+    client.change_watch(watch, frozenset({"orders"}))
+    answering = asyncio.Event()
+    brokers.answer(MetadataRequest, held_until(answering))
+    refresh = asyncio.create_task(client.refresh(Deadline.after(10_000)))
+    await eventually_async(lambda: len(brokers.all(MetadataRequest)) == 2)
+    client.change_watch(watch, frozenset({"orders", "bills"}))
+    answering.set()
+    await refresh
+    assert seen == [{"orders", "bills"}] * 2
     await client.close()
 
 

@@ -57,7 +57,7 @@ def answer(*topics: tuple[str, list[int]]) -> MetadataResponse:
 
 def read(response: MetadataResponse, asked: frozenset[str] | None) -> Metadata:
     """Return the metadata that a client derives from its first response."""
-    return read_metadata(12, encode_response(response, 12, 1), Metadata(), asked)[1]
+    return read_metadata(12, encode_response(response, 12, 1), Metadata(), asked, 0.0)[1]
 
 
 @pytest.mark.parametrize("numbers", [[INT32_MAX], [0, INT32_MAX], [200_000_000], [-1], [0, -(2**31)]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 import pytest
 
@@ -15,15 +14,30 @@ from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataRespo
 FORMER, PRESENT, NEXT = (uuid.UUID(int=number) for number in (1, 2, 3))
 
 
+def _read(previous: Metadata, at: float, *topics: MetadataResponseTopic, asked: frozenset[str] | None = None) -> Metadata:
+    """Return the metadata after a response with ``topics`` to a request that was sent at ``at``."""
+    response = MetadataResponse(cluster_id="cluster", topics=[*topics])
+    return read_metadata(12, encode_response(response, 12, 1), previous, asked, at)[1]
+
+
+def _known(name: str, topic_id: uuid.UUID, partitions: int = 1) -> MetadataResponseTopic:
+    rows = [
+        MetadataResponsePartition(partition_index=number, leader_id=1, leader_epoch=0, replica_nodes=[1], isr_nodes=[1])
+        for number in range(partitions)
+    ]
+    return MetadataResponseTopic(name=name, topic_id=topic_id, partitions=rows)
+
+
+def _unknown(name: str) -> MetadataResponseTopic:
+    return MetadataResponseTopic(name=name, error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+
+
 def _after(previous: Metadata, *ids: uuid.UUID | None, name: str = "orders") -> Metadata:
-    """Return the metadata after responses with these ids of a topic; None means that the topic is missing."""
+    """Return the metadata after responses with these ids of a topic; None means that the topic is missing for a second."""
     for topic_id in ids:
-        row: dict[str, Any] = {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
-        if topic_id is not None:
-            leader = MetadataResponsePartition(partition_index=0, leader_id=1, leader_epoch=0, replica_nodes=[1], isr_nodes=[1])
-            row = {"error_code": error_codes.NONE, "topic_id": topic_id, "partitions": [leader]}
-        response = MetadataResponse(cluster_id="cluster", topics=[MetadataResponseTopic(name=name, **row)])
-        previous = read_metadata(12, encode_response(response, 12, 1), previous, frozenset({name}))[1]
+        for at in (0.0, 1.0):
+            topic = _unknown(name) if topic_id is None else _known(name, topic_id)
+            previous = _read(previous, at, topic, asked=frozenset({name}))
     return previous
 
 
@@ -60,3 +74,31 @@ def test_few_ids_are_remembered() -> None:
     assert len(metadata.ids) == 1_000
     metadata = _after(Metadata(), *(uuid.UUID(int=number) for number in range(1, 100)))
     assert [len(ids) for ids in metadata.ids.values()] == [8]
+
+
+@pytest.mark.parametrize("asked", [frozenset({"orders"}), None], ids=["by name", "all topics"])
+def test_a_topic_is_removed_when_brokers_call_it_unknown_for_a_second(asked: frozenset[str] | None) -> None:
+    """A broker that has just started, or cannot reach the controller, does not know the latest topics."""
+    missing = [] if asked is None else [_unknown("orders")]
+    metadata = _read(Metadata(), 0.0, _known("orders", FORMER), asked=asked)
+    for at in (10.0, 10.9):
+        metadata = _read(metadata, at, *missing, asked=asked)
+        assert metadata.topics["orders"].id == FORMER
+    # A broker that knows the topic ends the doubt.
+    metadata = _read(metadata, 11.0, _known("orders", FORMER), asked=asked)
+    for at in (12.0, 12.9):
+        metadata = _read(metadata, at, *missing, asked=asked)
+        assert metadata.topics["orders"].id == FORMER
+    assert not _read(metadata, 13.0, *missing, asked=asked).topics
+
+
+def test_a_topic_that_was_not_requested_is_removed_at_once() -> None:
+    metadata = _read(Metadata(), 0.0, _known("orders", FORMER), asked=frozenset({"orders"}))
+    assert not _read(metadata, 1.0, asked=frozenset()).topics
+
+
+@pytest.mark.parametrize(("topic_id", "count"), [(FORMER, 3), (PRESENT, 2), (NO_TOPIC_ID, 2)])
+def test_a_topic_never_loses_partitions(topic_id: uuid.UUID, count: int) -> None:
+    """Fewer partitions with the same topic id are outdated metadata; another topic, or an unknown one, may have fewer."""
+    metadata = _read(Metadata(), 0.0, _known("orders", topic_id if topic_id == NO_TOPIC_ID else FORMER, 3))
+    assert _read(metadata, 1.0, _known("orders", topic_id, 2)).topics["orders"].partition_count == count
