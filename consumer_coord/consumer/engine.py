@@ -44,6 +44,7 @@ from consumer_coord.consumer.partitions import (
     Phase,
     Plan,
     Refused,
+    Stored,
     Verdict,
     after,
     moved,
@@ -631,7 +632,7 @@ class Engine:
                 PartitionEvent.RECREATED,
                 [partition],
                 serial=self._next_serial(),
-                stored=None,
+                stored=Stored(),
                 committed=None,
                 commit=None,
                 out_of_range=None,
@@ -775,7 +776,8 @@ class Engine:
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
         if not self._auto_store:
-            return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
+            stored = {partition: one.stored.position for partition, one in self.table.items()}
+            return {partition: at for partition, at in stored.items() if at is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -829,17 +831,19 @@ class Engine:
         return one.first <= at.offset
 
     def store(self, positions: Positions) -> None:
-        """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``.
+        """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``. Any thread may call it.
 
         As in librdkafka, raise :class:`NotAssignedError` only if none of the partitions is assigned.
         """
         if self._auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
-        held = positions.keys() & self.table.keys() - self._in_phase(Phase.LOST)
+        table, held = self.table, False
+        for partition, at in positions.items():
+            one = table.get(partition)
+            if one is not None and one.phase is not Phase.LOST:
+                one.stored.position, held = at, True
         if positions and not held:
             raise NotAssignedError(f"store_offsets: not assigned to this consumer: {listed(positions)}")
-        for partition in held:
-            self._put(PartitionEvent.STORE, [partition], stored=positions[partition])
 
     def entries(self, wanted: Positions) -> Mapping[TopicPartition, Entry]:
         """Return positions with the present ownership numbers and topic ids, for a commit; callable from any thread."""

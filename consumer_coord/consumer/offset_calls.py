@@ -120,9 +120,10 @@ class OffsetCalls(Turns):
         self._check_open()
         with drop_in_exceptions():
             wanted = to_commit(message, offsets)
-        if wanted is None:
-            raise ValueError("expected either message or offsets")
-        self._use(lambda: self._engine.store(wanted))
+            if wanted is None:
+                raise ValueError("expected either message or offsets")
+            self._coordinator.check_process()
+            self._engine.store(wanted)
 
     def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""

@@ -57,7 +57,6 @@ class PartitionEvent(enum.Enum):
     RESUME = "resume"
     DECLINE = "decline"
     ACCEPT = "accept"
-    STORE = "store"
     ASSIGN = "assign"
     UNASSIGN = "unassign"
 
@@ -100,7 +99,6 @@ _ROWS: Mapping[PartitionEvent, tuple[Phase | Refused | None, ...]] = {
     PartitionEvent.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
     PartitionEvent.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
     PartitionEvent.ACCEPT: (_E, _T, _L, _L, _R, _P, _C, _V, _E),
-    PartitionEvent.STORE: (_E, _T, _L, _U, _R, _P, _C, _V, _E),
     PartitionEvent.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X),
     PartitionEvent.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X),
 }
@@ -117,6 +115,17 @@ class Origin(enum.Enum):
     RESET = "reset"  # chosen by auto.offset.reset; committed before any delivery, so that the next owner skips no records
     CHOSEN = "chosen"  # the application's choice: seek, assign
     FIRST = "first"  # the first record of the log, or a logical offset; committed only after a record was delivered
+
+
+@attrs.define(eq=False)
+class Stored:
+    """The position that the application stored, with ``enable.auto.offset.store`` off; None before the first.
+
+    The position may change with each record, so the successive values of a partition share one object, in which any thread
+    replaces the position.
+    """
+
+    position: OffsetAndMetadata | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -142,8 +151,7 @@ class Partition:
     error: str | None = None
     #: The look-up, commit or callback that the phase waits for; a change of the phase clears this attribute.
     awaits: object | None = None
-    #: The position that the application stored, with ``enable.auto.offset.store`` off.
-    stored: OffsetAndMetadata | None = None
+    stored: Stored = attrs.field(factory=Stored)
     #: The offset in the last automatic commit; before the first automatic commit, the group's committed offset.
     committed: OffsetAndMetadata | None = None
     #: The last automatic commit that includes the partition.

@@ -25,7 +25,18 @@ from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from tests.support.consumer.embedded import BROKER, CallbackLog, KeepingConsumer, consumer, held, poll_each, produce, row, take
+from tests.support.consumer.embedded import (
+    BROKER,
+    DEADLINE_S,
+    CallbackLog,
+    KeepingConsumer,
+    consumer,
+    held,
+    poll_each,
+    produce,
+    row,
+    take,
+)
 from tests.support.group.member import parts
 from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of
@@ -292,6 +303,21 @@ def test_a_process_that_freezes_inside_a_callback_fails_no_call_of_another_threa
         one.subscribe(["orders"], on_assign=on_assign)
         eventually(lambda: found, step=lambda: one.poll(0.1))
     assert not isinstance(found[0], ConcurrentUseError), found[0]
+
+
+def test_another_thread_stores_offsets_during_a_callback(kafka: EmbeddedKafka) -> None:
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        stored = [TopicPartition(row.topic, row.partition, 1) for row in rows]
+        thread = threading.Thread(target=who.store_offsets, kwargs={"offsets": stored})
+        thread.start()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+    with consumer(kafka, enable_auto_offset_store=False, enable_auto_commit=False) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        eventually(one.assignment, step=lambda: one.poll(0.1))
+        committed = one.commit(asynchronous=False)
+    assert {row.offset for row in committed or ()} == {1}
 
 
 @pytest.mark.behaviour(45)

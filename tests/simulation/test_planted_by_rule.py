@@ -10,9 +10,8 @@ import pytest
 
 from consumer_coord.broker.group_offsets import Commit, OffsetCoordinator
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.partitions import Partition, PartitionEvent
+from consumer_coord.consumer.partitions import Partition, PartitionEvent, Stored
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
@@ -40,14 +39,15 @@ def _begin_although_the_lease_has_passed(patch: Patch) -> None:
 def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
     """When a partition returns to a member, the member commits the position at which it revoked the partition before."""
     put, begin = Engine._put, Engine._begin
-    stored: dict[tuple[int, TopicPartition], OffsetAndMetadata] = {}
+    stored: dict[tuple[int, TopicPartition], Stored] = {}
 
     def noting(self: Engine, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
         put(self, event, partitions, **changes)
-        stored.update({(id(self), one): value.stored for one, value in self.table.items() if value.stored is not None})
+        stored.update({(id(self), one): value.stored for one, value in self.table.items() if value.stored.position})
 
     def remembering(self: Engine, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
-        begin(self, event, {one: attrs.evolve(value, stored=stored.get((id(self), one))) for one, value in values.items()})
+        again = {one: stored.get((id(self), one), value.stored) for one, value in values.items()}
+        begin(self, event, {one: attrs.evolve(value, stored=again[one]) for one, value in values.items()})
 
     patch.setattr(Engine, "_put", noting)
     patch.setattr(Engine, "_begin", remembering)

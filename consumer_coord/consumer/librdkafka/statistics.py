@@ -46,7 +46,8 @@ class Statistics:
         figures["app_offset"] = delivered
         figures["committed_offset"] = committed
         end = figures.get(self._end, -1)
-        finished = delivered if one.stored is None else one.stored.offset
+        stored = one.stored.position
+        finished = delivered if stored is None else stored.offset
         figures["stored_offset"] = finished
         for name, at in (("consumer_lag", committed), ("consumer_lag_stored", finished)):
             figures[name] = max(0, end - at) if end >= 0 and at >= 0 else -1
