@@ -318,9 +318,12 @@ class ClusterClient:
         if interest is None:
             return code, fresh
         # Since the request was sent, a watch may have begun to need topics that are known.
-        present = self._interest()
-        needed = {name: topic for name, topic in previous.topics.items() if present is None or name in present}
-        again = {name: needed[name] for name in needed.keys() - interest}
+        needed = self._interest()
+        again = {
+            name: topic
+            for name, topic in previous.topics.items()
+            if name not in interest and (needed is None or name in needed)
+        }
         return code, attrs.evolve(fresh, topics={**fresh.topics, **again}) if again else fresh
 
     def _interest(self) -> frozenset[str] | None:
@@ -334,7 +337,7 @@ class ClusterClient:
     def _take_in(self, fresh: Metadata) -> None:
         interest = self._interest()
         missing = interest is not None and not interest <= fresh.topics.keys()
-        transient = any(map(error_codes.is_retriable, set(fresh.errors.values())))
+        transient = bool(fresh.unknown_since) or any(map(error_codes.is_retriable, set(fresh.errors.values())))
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:

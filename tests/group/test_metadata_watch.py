@@ -73,17 +73,17 @@ async def test_a_topic_that_is_deleted_leaves_the_group_with_the_others() -> Non
 
 
 @pytest.mark.behaviour(62)
+@pytest.mark.parametrize("outdated", [{}, {"t": 1}])
 @in_virtual_time
-async def test_a_topic_that_one_outdated_broker_does_not_know_stays_assigned() -> None:
+async def test_a_topic_that_one_outdated_broker_does_not_know_stays_assigned(outdated: dict[str, int]) -> None:
     brokers = FakeBrokers({"t": 2})
     async with member(brokers, client=FRESH) as one:
         await one.join()
-        for outdated in ({}, {"t": 1}):
-            known, brokers.topics = brokers.topics, outdated
-            asked = len(brokers.all(MetadataRequest))
-            await eventually_async(lambda: len(brokers.all(MetadataRequest)) > asked)  # noqa: B023
-            brokers.topics = known
-            await pause(30_000)
+        known, brokers.topics = brokers.topics, outdated
+        asked = len(brokers.all(MetadataRequest))
+        await eventually_async(lambda: len(brokers.all(MetadataRequest)) > asked)
+        brokers.topics = known
+        await pause(30_000)
         assert one.callbacks == [("assigned", parts("t", 0, 1))]
         assert one.coordinator.generation == 1
 
@@ -159,6 +159,21 @@ async def test_a_pattern_follows_the_metadata() -> None:
         asked = [seen for seen in brokers.seen if isinstance(seen.message, MetadataRequest) and join - 30 <= seen.at_ms <= join]
         assert asked, "a join with a pattern used old metadata"
         assert all(seen.message.topics is None for seen in asked)
+
+
+@pytest.mark.behaviour(48)
+@in_virtual_time
+async def test_the_first_refresh_without_a_topic_of_the_pattern_is_confirmed_soon() -> None:
+    brokers = FakeBrokers({"orders-eu": 1, "orders-us": 1})
+    async with member(brokers) as one:
+        one.coordinator.subscribe_pattern(re.compile("orders-[a-z]+"))
+        one.start()
+        await eventually_async(lambda: one.stable)
+        del brokers.topics["orders-us"]
+        one.cluster.refresh_soon()
+        began = now_ms()
+        await eventually_async(lambda: one.held == parts("orders-eu", 0))
+        assert now_ms() - began < 5_000
 
 
 @pytest.mark.behaviour(48)
