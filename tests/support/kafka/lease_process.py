@@ -39,6 +39,9 @@ class LeaseProcess:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
+                if not line.endswith("\n"):
+                    # The kill cut the line. With PYTHONUNBUFFERED, each field is written by itself.
+                    break
                 moment, *partitions = line.split()
                 self.samples.append((float(moment), frozenset(map(int, partitions))))
 
