@@ -1,11 +1,11 @@
 """Leave the group whenever a planner process ends: by a signal, or when the parent process ends.
 
-One thread handles both cases. C code delivers a signal to this thread at once (:func:`signal.set_wakeup_fd`). So the main
-thread may block in a C call, hold a lock, or be leaving the group because the standard input ended (``stop()``). In all cases
-the process leaves the group in one common operation.
+One thread watches for both cases, and another one leaves. C code delivers a signal to the first one at once
+(:func:`signal.set_wakeup_fd`). So the main thread may block in a C call, hold a lock, or be leaving the group because the
+standard input ended (``stop()``). In all cases the process leaves the group in one common operation.
 
 The process ends even if leaving the group blocks, or if Python's shutdown blocks (for instance, because a thread looks up a
-host name). This thread limits the time for each to :data:`END_WITHIN_S`.
+host name): the first thread limits the time for each to :data:`END_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,12 @@ def leave_with_process(leave: Callable[[], None]) -> None:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _go_on)
-    watch = threading.Thread(target=_watch, args=(reading, writing, os.getppid()), name="kafka-group-end", daemon=True)
+    # Both threads start here, because Python 3.12 starts no thread after its shutdown has begun.
+    begin, left = threading.Event(), threading.Event()
+    threading.Thread(target=_leave_all, args=(begin, left), name="kafka-group-leave", daemon=True).start()
+    watch = threading.Thread(
+        target=_watch, args=(reading, writing, os.getppid(), begin, left), name="kafka-group-end", daemon=True
+    )
     watch.start()
 
 
@@ -75,7 +80,7 @@ def _go_on(number: int, frame: FrameType | None) -> None:
     """Ignore the signal in the main thread, which continues until the process ends."""
 
 
-def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
+def _watch(reading: socket.socket, writing: socket.socket, parent: int, begin: threading.Event, left: threading.Event) -> None:
     # ``writing`` is a parameter only to keep the socket open, because the last reference closes the descriptor.
     code = None
     while code is None:
@@ -84,16 +89,17 @@ def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
             code = next((128 + number for number in reading.recv(64) if number in _SIGNALS), None)
         elif os.getppid() != parent or (_gone_by_s is not None and time.monotonic() > _gone_by_s):
             code = 1
-    leaving = threading.Thread(target=_leave_all, name="kafka-group-leave", daemon=True)
-    leaving.start()
-    leaving.join(END_WITHIN_S)
+    begin.set()
+    left.wait(END_WITHIN_S)
     # Not sys.exit, because the main thread may block, and a Python interpreter that ends waits for the main thread.
     os._exit(code)
 
 
-def _leave_all() -> None:
+def _leave_all(begin: threading.Event, left: threading.Event) -> None:
+    begin.wait()
     for leave in tuple(_leaving):
         try:
             leave()
         except Exception:
             logger.exception("leaving the group failed")
+    left.set()

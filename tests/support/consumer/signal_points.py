@@ -1,6 +1,8 @@
 """Exceptions at the points where CPython may run a signal handler: after a call, at the start of a function, at a jump back.
 
-A trace function observes every instruction of this package's frames on this thread, and raises at the chosen point.
+A callback sees every instruction of this package's frames on this thread, and raises at the chosen point. On Python 3.11 it is
+a trace function. From 3.12 on it belongs to ``sys.monitoring`` (PEP 669), because 3.13.0 loses most of the instructions that a
+trace function asks for.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import dis
 import gc
 import itertools
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import consumer_coord
@@ -28,6 +31,10 @@ def _is_point(instruction: str) -> bool:
     return instruction.startswith(_AFTER) and not instruction.startswith("CALL_INTRINSIC")
 
 
+#: What makes ``sys.monitoring`` skip an instruction from now on.
+_NEVER_AGAIN: object = None
+if sys.version_info >= (3, 12):
+    _NEVER_AGAIN = sys.monitoring.DISABLE
 _points: dict[Any, frozenset[int]] = {}
 
 
@@ -59,6 +66,7 @@ class Interrupts:
         self.seen = 0
         self.raised_at: str | None = None
         self._at = at
+        self._thread = threading.get_ident()
 
     def trace(self, frame: FrameType, event: str, arg: object) -> Any:
         """Trace a frame, as a function for ``sys.settrace``."""
@@ -66,12 +74,46 @@ class Interrupts:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
-        if event == "opcode" and frame.f_lasti in _points_of(frame.f_code):
+        if event == "opcode":
+            self._reached(frame, frame.f_code, frame.f_lasti)
+        return self.trace
+
+    def instruction(self, code: CodeType, offset: int) -> Any:
+        """See an instruction, as a callback for ``sys.monitoring``, which calls it for all code on all threads."""
+        if not code.co_filename.startswith(_PACKAGE):
+            return _NEVER_AGAIN
+        if threading.get_ident() == self._thread and self.raised_at is None:
+            self._reached(sys._getframe(1), code, offset)
+        return None
+
+    def _reached(self, frame: FrameType, code: CodeType, offset: int) -> None:
+        if offset in _points_of(code):
             if self.seen == self._at:
-                self.raised_at = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}"
+                self.raised_at = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname}"
                 raise Interrupt(self.raised_at)
             self.seen += 1
-        return self.trace
+
+
+@contextlib.contextmanager
+def _watched(interrupts: Interrupts) -> Iterator[None]:
+    """Call ``interrupts`` at each instruction of this package's frames."""
+    if sys.version_info >= (3, 12):
+        tool, instruction = sys.monitoring.DEBUGGER_ID, sys.monitoring.events.INSTRUCTION
+        sys.monitoring.use_tool_id(tool, "interrupts")
+        sys.monitoring.register_callback(tool, instruction, interrupts.instruction)
+        sys.monitoring.set_events(tool, instruction)
+        try:
+            yield
+        finally:
+            sys.monitoring.set_events(tool, sys.monitoring.events.NO_EVENTS)
+            sys.monitoring.register_callback(tool, instruction, None)
+            sys.monitoring.free_tool_id(tool)
+    else:
+        sys.settrace(interrupts.trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
 
 
 @contextlib.contextmanager
@@ -80,11 +122,8 @@ def interrupted(at: int) -> Iterator[Interrupts]:
     interrupts = Interrupts(at)
     # CPython loses the trace function if it raises in a finalizer that garbage collection runs.
     gc.disable()
-    sys.settrace(interrupts.trace)
     try:
-        yield interrupts
-    except Interrupt:
-        sys.settrace(None)
+        with contextlib.suppress(Interrupt), _watched(interrupts):
+            yield interrupts
     finally:
-        sys.settrace(None)
         gc.enable()
