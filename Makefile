@@ -1,6 +1,7 @@
 # Start with `make demo` and `make test`. Every target creates .venv first.
 # make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
 # make quick                       the fast tests: about a minute, without a JVM
+# make pythons                     the fast tests, and the embedded Kafka's, with every other Python >= 3.11 on this machine
 # make oldest                      the tests of the client with the oldest confluent-kafka that is supported
 # make oldest-spark                tests of the Spark source with the oldest PySpark that is supported
 # make browser-test                the page of consumer-coord watch in a headless Chromium, which must be installed
@@ -11,7 +12,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test quick oldest oldest-spark browser-test hunt demo demo-spark soak bench docs release clean
+.PHONY: help env lint test quick pythons oldest oldest-spark browser-test hunt demo demo-spark soak bench docs release clean
 
 # A version switcher's shim can be on the path without a Python behind it, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -24,7 +25,7 @@ IN_ENV := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make demo | test | quick | oldest | oldest-spark | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | release | clean"
+	@echo "make demo | test | quick | pythons | oldest | oldest-spark | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | release | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -54,6 +55,10 @@ test: env
 
 quick: .venv/tests-compiled
 	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow and not thorough" --hypothesis-profile=quick $(ARGS)
+
+# Each Python gets an environment of its own, in .pythons.
+pythons: env
+	@WORKERS=$(WORKERS) $(IN_ENV) -m tools.pythons $(ARGS)
 
 # The first run installs into a separate directory, and needs a network.
 oldest: env
@@ -92,4 +97,4 @@ release: env
 	@$(IN_ENV) -m tools.release
 
 clean:
-	rm -rf docs/_build dist .venv .venv.lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build dist .venv .venv.lock .pythons build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -78,7 +78,7 @@ CREATORS = {
 def tracked_files() -> Sequence[Path]:
     """Return every file that git tracks or would add; in a source distribution, every file that is not a product of a run."""
     if not (ROOT / ".git").exists():
-        made = {".venv", "build", "dist", "artifacts", "__pycache__"}
+        made = {".venv", ".pythons", "build", "dist", "artifacts", "__pycache__"}
         files = (file for file in ROOT.rglob("*") if file.is_file())
         inside = ((file, file.relative_to(ROOT).parts) for file in files)
         return [file for file, parts in inside if not made & set(parts) and not parts[0].endswith((".egg-info", "_cache"))]
