@@ -45,7 +45,7 @@ lint: env
 	@$(IN_ENV) -m ruff check --quiet .
 	@$(IN_ENV) -m ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ." >&2; exit 1; }
 	@$(IN_ENV) -m mypy --no-error-summary
-	@$(IN_ENV) -m pytest --quiet -p no:cacheprovider tests/docs/test_language.py
+	@$(IN_ENV) -m codespell_lib assignors benchmarks consumer_coord docs/*.md docs/reference examples tools *.md
 
 # More than the two cores of a small machine: tests also wait for brokers. Five workers keep two cores busy all the time.
 WORKERS ?= 5
