@@ -75,11 +75,19 @@ class ConfigurationError(FatalError, ValueError):
 
 
 class AuthenticationError(FatalError):
-    """Raised if the broker does not accept this client's credentials, or TLS could not be set up; never retried."""
+    """Raised if a broker does not accept this client's credentials, or TLS could not be set up.
+
+    The call that raises it does not try again. Background work does, after 1 s and later after 10 s, so that a member recovers
+    when its credentials are valid again.
+    """
 
 
 class AuthorizationError(FatalError):
-    """Raised if the principal may not use this group, topic or cluster (29, 30, 31); never retried."""
+    """Raised if the principal lacks a permission for this group, topic or cluster (29, 30, 31).
+
+    The call that raises it does not try again. A member whose permission is missing reports the error in ``poll``, leaves the
+    group, and joins again in a later poll.
+    """
 
 
 class InconsistentGroupProtocolError(FatalError):
@@ -118,7 +126,11 @@ class WakeupError(CoordinatorError):
 
 
 class ConcurrentUseError(CoordinatorError, RuntimeError):
-    """Raised if two threads use one consumer at the same time, or a callback calls a method that is not allowed there."""
+    """Raised if a call cannot wait for the call that is in progress.
+
+    Calls of different threads wait for each other. This error is for calls that would wait for ever: from a signal handler or a
+    callback that interrupts a call of the same thread, and from a thread for which a callback waits.
+    """
 
 
 class ClosedError(CoordinatorError, RuntimeError):

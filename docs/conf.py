@@ -33,6 +33,8 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 html_show_sourcelink = False
+# Two hyphens are the beginning of a flag.
+smartquotes = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
@@ -123,13 +125,18 @@ def as_table(diagram: re.Match[str]) -> str:
 
 
 def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
-    """Put in what pages ask for, and turn links to examples into downloads, and links to other files into names."""
+    """Fill in the parts that come from the code, and turn links to examples into downloads, and to other files into names."""
     text = source[0].replace("<!-- contents -->", contents())
     text = re.sub(r"<!-- from the code: ([\w ]+) -->", lambda part: PARTS[part[1]](), text)
     text = re.sub(r"```mermaid\n(.*?)```", as_table, text, flags=re.DOTALL)
     # The site includes programs as downloads; of other files it has only the names.
     text = re.sub(r"\[`([^\]`]*)`\]\((\.\./examples/[\w./]+\.\w+)\)", r"{download}`\1 <\2>`", text)
-    source[0] = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
+    folder = (DOCS / name).parent
+    source[0] = re.sub(
+        r"\[([^\]]*)\]\((\.\./[^)#]*)[^)]*\)",
+        lambda link: link[0] if (folder / link[2]).resolve().is_relative_to(DOCS) else link[1],
+        text,
+    )
 
 
 def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:

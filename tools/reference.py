@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from consumer_coord import cli, errors
+from consumer_coord import cli, errors, lazy_attrs
 from consumer_coord.config import Config, CoordinatorConfig
 from consumer_coord.group import error_steps as answers
 from consumer_coord.group.metrics import NAMES
@@ -57,7 +57,7 @@ def settings() -> str:
 def _default(field: str) -> str:
     of = {one.name: one.default for kind in (Config, ClientConfig, CoordinatorConfig) for one in attrs.fields(kind)}
     default = of[field]
-    if default is attrs.NOTHING:
+    if default in (attrs.NOTHING, lazy_attrs.NOTHING):
         return ""
     if isinstance(default, tuple):
         default = ",".join(default)
@@ -132,7 +132,16 @@ def log_lines() -> str:
     """Return every log line at INFO and above."""
     order = {level: number for number, level in enumerate(("error", "warning", "info"))}
     found = sorted(set(logged()), key=lambda line: (order[line.level], line.module, line.text))
-    return _table(["level", "line", "logger"], [[one.level.upper(), f"`{one.text}`", f"`{one.module}`"] for one in found])
+    return _table(
+        ["level", "line", "logger"], [[one.level.upper(), _logged_text(one.text), f"`{one.module}`"] for one in found]
+    )
+
+
+def _logged_text(text: str) -> str:
+    """Return a line as code; its own backticks need two of them around it."""
+    if text == "%s":
+        return "the message of an error that the application will also receive, or of a setting that is ignored"
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def exceptions() -> str:
@@ -202,9 +211,9 @@ def commands() -> str:
             if action.help == argparse.SUPPRESS or "--help" in action.option_strings:
                 continue
             flag = ", ".join(action.option_strings) or (action.metavar or action.dest)
-            value = "" if action.nargs == 0 or not action.option_strings else f" {action.metavar or action.dest.upper()}"
-            choices = f" ({', '.join(map(str, action.choices))})" if action.choices else ""
-            rows.append([f"`{flag}{value}`", f"{(action.help or '').replace('%%', '%')}{choices}"])
+            formatter = parser._get_formatter()
+            value = formatter._format_args(action, action.dest.upper()) if action.option_strings else ""
+            rows.append([f"`{f'{flag} {value}'.strip()}`", formatter._expand_help(action) if action.help else ""])
         parts.append(_table(["flag", "what it does"], rows) + "\n")
     return "\n".join(parts)
 

@@ -75,7 +75,7 @@ def unit(name: str) -> str:
 
 def describe(name: str) -> str:
     """Return a sentence that describes a figure."""
-    return _DESCRIPTIONS.get(name) or name.replace("-", " ")
+    return _DESCRIPTIONS[name]
 
 
 _DESCRIPTIONS = {
@@ -85,6 +85,14 @@ _DESCRIPTIONS = {
     "last-rebalance-seconds-ago": "Seconds since the end of the last rebalance; -1 before the first rebalance.",
     "time-between-poll-avg": "Average time between two polls of the application, in milliseconds, over the last minute.",
     "time-between-poll-max": "Maximum time between two polls of the application, in milliseconds, over the last minute.",
+    "coordinator-lookup-total": "Lookups of the group's coordinator (FindCoordinator).",
+    "member-id-required-total": "JoinGroup responses that gave this member its id (MEMBER_ID_REQUIRED, KIP-394).",
+    "early-heartbeat-total": "Heartbeats sent before their time, because a rebalance is likely.",
+    "commit-refused-total": "Commits that the coordinator rejected because this member no longer owned the partitions.",
+    "commit-resent-total": "Commits sent again after a rebalance, for partitions that this member kept.",
+    "partition-lost-total": "Partitions lost without a revoke, so that the next owner may process their records again.",
+    "lease-suspended-total": "Times that delivery stopped because the coordinator was silent for almost a session timeout.",
+    "lease-suspended-seconds-total": "Seconds during which delivery was stopped for that reason.",
     "poll-idle-ratio-avg": "Fraction of time that the application waited in polls, over the last minute.",
     **{
         f"partition-{kind}-latency-{end}": f"{text} time in the callback for {kind} partitions, in ms, over the last minute."

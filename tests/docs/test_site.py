@@ -46,6 +46,8 @@ def test_a_setting_is_passed_to_librdkafka_exactly_if_its_plane_is_both() -> Non
 def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
     told = {one.name: (one.default, one.bounds, one.plane) for one in reference.setting_list()}
     assert told["session.timeout.ms"] == ("`45000`", "1 to 3600000", "control")
+    assert told["group.id"] == ("", "", "both")
+    assert "### `bootstrap.servers`\n\n*no default; plane: both*" in reference.settings()
     assert told["client.rack"] == ("none", "", "both")
     assert told["reconnect.backoff.max.ms"] == ("`10000`", "0 to 3600000", "both")
     assert told["group.protocol"] == ("`classic`", "", "control")
@@ -57,6 +59,12 @@ def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
 
 def test_every_metric_is_documented() -> None:
     assert {cells[0].strip("`") for cells in table(reference.metrics())} == set(NAMES)
+
+
+def test_no_metric_is_described_by_its_name_alone() -> None:
+    for name, _, meaning in table(reference.metrics()):
+        assert set(re.findall(r"\w+", meaning.lower())) - set(re.findall(r"\w+", name)), name
+        assert meaning.endswith("."), name
 
 
 def test_every_code_with_advice_says_what_to_do() -> None:
@@ -114,6 +122,33 @@ class Links(HTMLParser):
             self.anchors.add(anchor)
 
 
+#: What a page shows if a part of it was generated without its value: a regular expression over the page's HTML.
+LEFT_OVER = (
+    r"NOTHING",
+    r"%\(default\)s",
+    r"\u2013[a-z]",
+    r"<code[^>]*><span class=\"pre\">%s</span></code>",
+    r"from the code:",
+)
+
+
+def left_over(html: str) -> list[str]:
+    """Return the marks of generated parts that have no value; pages of source code may contain anything."""
+    article = html.partition("<article")[2].partition("</article>")[0]
+    return [found for mark in LEFT_OVER for found in re.findall(mark, article)] if "<h1>Source code" not in html else []
+
+
+def test_a_missing_value_is_found_on_a_page() -> None:
+    for html in (
+        "default <code>NOTHING</code>",
+        "(%(default)s)",
+        "\u2013export",
+        '<code class="docutils"><span class="pre">%s</span></code>',
+    ):
+        assert left_over(f"<article>{html}</article>"), html
+    assert left_over("<article><p>5 \u2013 6</p> <code>rejoin: %s</code></article>") == []
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-d", str(tmp_path / "trees")]
@@ -133,6 +168,8 @@ def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_
             if not file.exists() or (anchor and file in pages and anchor not in pages[file].anchors):
                 broken.append(f"{page.relative_to(site)}: {target}")
     assert not broken
+    marks = [f"{page.relative_to(site)}: {mark}" for page in pages for mark in left_over(page.read_text())]
+    assert not marks
     # The site needs no file from elsewhere: it can be read without a network.
     assert not [target for target in outside if target.endswith((".js", ".css", ".woff2", ".svg", ".png"))]
 

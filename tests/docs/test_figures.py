@@ -1,0 +1,121 @@
+"""Numbers and defaults on pages are those of the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.simulation import checkers
+from consumer_coord.simulation.faults import KINDS
+from tests.support.docs.blocks import DOCS, ROOT
+from tools import reference
+
+#: Defaults of Kafka 4.4 (its pages *Broker Configs* and *Group Configs*) for settings of the embedded Kafka.
+KAFKA: Mapping[str, object] = {
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "group.initial.rebalance.delay.ms": 3_000,
+    "group.max.size": 2**31 - 1,
+    "group.consumer.session.timeout.ms": 45_000,
+    "group.consumer.heartbeat.interval.ms": 5_000,
+    "group.consumer.max.size": 2**31 - 1,
+    "group.consumer.assignors": "uniform,range",
+    "group.consumer.assignment.interval.ms": 1_000,
+    "group.consumer.regex.refresh.interval.ms": 600_000,
+    "group.consumer.migration.policy": "bidirectional",
+    "offset.metadata.max.bytes": 4_096,
+    "offsets.retention.minutes": 10_080,
+    "offsets.retention.check.interval.ms": 600_000,
+    "offsets.topic.num.partitions": 50,
+    "auto.create.topics.enable": True,
+    "num.partitions": 1,
+    "default.replication.factor": 1,
+    "message.max.bytes": 1_048_588,
+    "log.retention.bytes": -1,
+    "log.segment.bytes": 1 << 30,
+    "fetch.max.bytes": 57_671_680,
+    "max.incremental.fetch.session.cache.slots": 1_000,
+    "replica.selector.class": "",
+    "socket.request.max.bytes": 100 << 20,
+    "queued.max.request.bytes": -1,
+    "max.connections": 2**31 - 1,
+    "connections.max.idle.ms": 600_000,
+}
+#: Defaults of librdkafka 2.16 (its CONFIGURATION.md) for settings that the control plane has, too.
+LIBRDKAFKA: Mapping[str, str] = {
+    "client.id": "rdkafka",
+    "group.protocol": "classic",
+    "partition.assignment.strategy": "range,roundrobin",
+    "session.timeout.ms": "45000",
+    "heartbeat.interval.ms": "3000",
+    "max.poll.interval.ms": "300000",
+    "enable.auto.commit": "true",
+    "auto.commit.interval.ms": "5000",
+    "auto.offset.reset": "latest",
+    "isolation.level": "read_committed",
+    "fetch.min.bytes": "1",
+    "fetch.wait.max.ms": "500",
+    "fetch.max.bytes": "52428800",
+    "max.partition.fetch.bytes": "1048576",
+    "queued.max.messages.kbytes": "65536",
+    "check.crcs": "false",
+    "allow.auto.create.topics": "false",
+    "socket.timeout.ms": "60000",
+    "socket.connection.setup.timeout.ms": "30000",
+    "reconnect.backoff.ms": "100",
+    "reconnect.backoff.max.ms": "10000",
+    "retry.backoff.ms": "100",
+    "retry.backoff.max.ms": "1000",
+    "metadata.max.age.ms": "900000",
+    "metadata.recovery.rebootstrap.trigger.ms": "300000",
+    "connections.max.idle.ms": "0",
+}
+
+
+def test_the_page_names_each_default_of_the_embedded_kafka_that_differs_from_kafkas() -> None:
+    # EmbeddedKafka sets this one for its tests; the coordinator's own default is Kafka's.
+    differ = {"group.initial.rebalance.delay.ms"}
+    for field in attrs.fields(BrokerConfig):
+        name = field.name.replace("_", ".")
+        if name != "group.consumer.assignment.epochs.enable" and field.default != KAFKA[name]:
+            differ.add(name)
+    [sentence] = re.findall(r"Defaults that differ from Kafka's: .*?\n\n", (DOCS / "embedded-kafka.md").read_text(), re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", sentence)) == differ
+
+
+def test_the_page_names_each_default_that_differs_from_librdkafkas() -> None:
+    ours = {one.name: one.default.strip("`") for one in reference.setting_list() if one.name in LIBRDKAFKA}
+    assert ours.keys() == LIBRDKAFKA.keys()
+    text = (DOCS / "confluent-kafka.md").read_text().partition("**Defaults**")[2].partition("**Assignments**")[0]
+    rows = re.findall(r"^\| `([\w.]+)` \| `([^`]*)`[^|]*\| `([^`]*)` \|", text, re.MULTILINE)
+    # librdkafka alone has the setting for keepalive; our own connections always use it.
+    assert [row for row in rows if row[0] == "socket.keepalive.enable"] == [("socket.keepalive.enable", "true", "false")]
+    told = {name: (here, there) for name, here, there in rows if name in LIBRDKAFKA}
+    assert told == {name: (ours[name], there) for name, there in LIBRDKAFKA.items() if ours[name] != there}
+
+
+def test_the_page_has_the_rules_and_the_number_of_faults_of_the_simulation() -> None:
+    rules = set(re.findall(r"^``(\w+)``", checkers.__doc__ or "", re.MULTILINE))
+    table = (DOCS / "simulation.md").read_text().partition("## The rules")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == rules
+    tested = (DOCS / "how-it-is-tested.md").read_text()
+    assert f"{len(rules)} rules, {len(KINDS)} kinds of faults, more than" in tested
+    [scenarios] = re.findall(r"more than (\d+) kept scenarios", tested)
+    kept = [*Path(ROOT, "tests", "simulation", "scenarios").glob("*.json")]
+    assert int(scenarios) < len(kept) < int(scenarios) + 100
+
+
+def test_the_readme_says_which_calls_are_slower_in_the_words_of_the_benchmarks() -> None:
+    table = (DOCS / "benchmarks.md").read_text().partition("## Slower than the peer")[2]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for case, sentence in {
+        "synchronous commit after each message": r"a synchronous commit after each message runs at ([\d.]+ to [\d.]+) times",
+        "asynchronous commit after each message, until it is accepted": r"an asynchronous one at ([\d.]+ to [\d.]+)",
+        "`store_offsets(message)` after each message": r"`store_offsets\(message\)` after each message at ([\d.]*\d)",
+    }.items():
+        [ratio] = re.findall(rf"^\| {re.escape(case)} \| ([\d.]+(?: to [\d.]+)?) times", table, re.MULTILINE)
+        assert re.findall(sentence, readme) == [ratio]
