@@ -127,7 +127,7 @@ LEFT_OVER = (
     r"NOTHING",
     r"%\(default\)s",
     r"\u2013[a-z]",
-    r"<code[^>]*><span class=\"pre\">%s</span></code>",
+    r"<td><p><code[^>]*><span class=\"pre\">%s</span></code></p></td>",
     r"from the code:",
 )
 
@@ -143,7 +143,7 @@ def test_a_missing_value_is_found_on_a_page() -> None:
         "default <code>NOTHING</code>",
         "(%(default)s)",
         "\u2013export",
-        '<code class="docutils"><span class="pre">%s</span></code>',
+        '<td><p><code class="docutils"><span class="pre">%s</span></code></p></td>',
     ):
         assert left_over(f"<article>{html}</article>"), html
     assert left_over("<article><p>5 \u2013 6</p> <code>rejoin: %s</code></article>") == []
