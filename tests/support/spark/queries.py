@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.spark import progress
@@ -100,6 +100,10 @@ class Queries:
     def member_count(self) -> int:
         """Return the number of the group's members, as the broker describes it."""
         return len(self.admin.describe_consumer_groups([self.group])[self.group].result(90).members)
+
+    def is_stable(self) -> bool:
+        """Return whether no rebalance is in progress, as the broker describes the group."""
+        return bool(self.admin.describe_consumer_groups([self.group])[self.group].result(90).state is ConsumerGroupState.STABLE)
 
     def stop(self) -> None:
         """Stop all queries."""
