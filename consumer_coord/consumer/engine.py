@@ -935,7 +935,7 @@ class Engine:
             Deadline.after(self.core.config.default_api_timeout_ms),
             read_committed=self._reset.read_committed,
         )
-        return {partition: row.position for partition, row in found.items()}
+        return {partition: row.position for partition, row in found.complete().items()}
 
     def choose(self, positions: Positions) -> None:
         """Start newly assigned partitions at these positions; callable only inside on_assign."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_TAIL_BASE
 from consumer_coord.consumer.partitions import Origin
-from consumer_coord.errors import NoOffsetError, RetriableError
+from consumer_coord.errors import CoordinatorError, NoOffsetError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_available, reset_timestamp
 from consumer_coord.offsets import OffsetAndMetadata
@@ -167,14 +167,18 @@ class ResetPolicy:
         """
         reasons: set[str] = set()
 
-        def note(missing: Collection[TopicPartition], error: RetriableError) -> None:
+        def note(failed: Mapping[TopicPartition, CoordinatorError]) -> None:
+            error = next(iter(failed.values()))
             if str(error) not in reasons:
                 reasons.add(str(error))
-                logger.warning("the start of %s is not known yet: %s", listed(missing), error)
+                logger.warning("the start of %s is not known yet: %s", listed(failed), error)
 
-        found = await list_available(
+        result = await list_available(
             coordinator.cluster, wanted, timeout_ms, note, read_committed=self.read_committed, others_wait=others_wait
         )
+        if wanted and not result.found and not others_wait:
+            result.complete()
+        found = result.found
         # A leader has just returned these offsets. Without an epoch, librdkafka does not check them again.
         keeps = self.keeps_epochs or not self.checks_commits
         return {one: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for one, row in found.items()}

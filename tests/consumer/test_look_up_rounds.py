@@ -16,7 +16,7 @@ from consumer_coord.consumer.start_offsets import ResetPolicy, Start
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders import list_offsets
-from consumer_coord.leaders.list_offsets import ListedOffset
+from consumer_coord.leaders.list_offsets import Listed, ListedOffset
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
@@ -40,15 +40,13 @@ class Leaders:
         deadline: Deadline,
         *,
         read_committed: bool,
-        found: dict[TopicPartition, ListedOffset],
-    ) -> None:
+    ) -> Listed:
         limit_ms = deadline.remaining_ms
         self.rounds.append(round(limit_ms))
         times = {one: self.after_ms[one] for one in wanted}
         await asyncio.sleep(min(max(times.values()), limit_ms) / 1000)
-        found.update({one: ListedOffset(7) for one, after_ms in times.items() if after_ms < limit_ms})
-        if len(found) < len(wanted):
-            raise RetriableError("no response")
+        found = {one: ListedOffset(7) for one, after_ms in times.items() if after_ms < limit_ms}
+        return Listed(found, dict.fromkeys(wanted.keys() - found.keys(), RetriableError("no response")))
 
 
 async def look_up(leaders: Leaders, monkeypatch: pytest.MonkeyPatch, timeout_ms: float = 60_000) -> set[TopicPartition]:
