@@ -153,7 +153,7 @@ class _LookUp:
                 self._cluster.refresh_soon()
                 await self._cluster.refresh(deadline)
         except CoordinatorError as error:
-            # No broker told the leaders.
+            # No broker has reported the leaders.
             self._fail(dict.fromkeys(left, error))
         if left := self._left():
             raise self.failed[left[0]]

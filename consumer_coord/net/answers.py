@@ -1,6 +1,6 @@
 """Compare a response with its request, because only a row is an answer.
 
-A broker, or a proxy in front of it, may omit the row of a partition, add rows that nobody asked for, or send values that have
+A broker, or a proxy in front of it, may omit the row of a partition, add rows of other partitions, or send values that have
 no meaning. Code that reads a response row by row takes an absent row for "no commit" or "no error", and skips records. So every
 request with several rows goes through :meth:`AnswerCheck.match`, which returns the rows of what was asked, and an error for
 everything else that was asked.
@@ -55,7 +55,7 @@ class Results(Generic[V]):
 
 @attrs.frozen
 class Matched(Generic[K, Row]):
-    """What a response says about the keys that were asked for; each key is in exactly one of the two mappings."""
+    """A response, compared with its request; each key that was asked for is in exactly one of the two mappings."""
 
     #: Asked key -> its row. The row may still have an error code.
     rows: dict[K, Row]
