@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError, RetriableError, UnknownTopicError
@@ -98,33 +98,21 @@ async def list_offsets(
 
 
 async def list_available(
-    cluster: ClusterClient,
-    wanted: Mapping[TopicPartition, int],
-    timeout_ms: float,
-    note: Callable[[Mapping[TopicPartition, CoordinatorError]], None] = lambda _: None,
-    *,
-    read_committed: bool = False,
-    others_wait: bool = False,
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float, *, read_committed: bool = False
 ) -> Listed:
     """Look up the offsets of the partitions whose leaders respond, so that a partition without a leader delays no other.
 
-    Return when at least one partition has its offset, or ``timeout_ms`` have passed, or no retry can help. ``note`` receives
-    the errors of each round that found no offset for some partitions. ``others_wait``: partitions that are not in ``wanted``
-    also wait for this look-up, so return after the first round, even without an offset. For the arguments and the result, see
-    :func:`list_offsets`.
+    Return when at least one partition has its offset, or ``timeout_ms`` have passed, or no retry can help. For the arguments
+    and the result, see :func:`list_offsets`.
     """
-    result = Listed()
     deadline, round_ms = Deadline.after(timeout_ms), _ROUND_MS
-    while wanted:
+    while True:
         # A slow leader needs a longer round.
         limit = Deadline.after(min(deadline.remaining_ms, round_ms))
         round_ms *= 2
         result = await list_offsets(cluster, wanted, limit, read_committed=read_committed)
-        if result.failed:
-            note(result.failed)
-        if result.found or others_wait or deadline.passed or not result.retriable:
-            break
-    return result
+        if result.found or not result.retriable or deadline.passed:
+            return result
 
 
 class _LookUp:
