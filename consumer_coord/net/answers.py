@@ -9,7 +9,7 @@ everything else that was asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
@@ -102,7 +102,13 @@ class AnswerCheck:
         self._note(request, sender, missing, wrong, foreign)
         return Matched({key: row for key, row in found.items() if key not in wrong}, unanswered)
 
-    def _note(self, request: str, sender: str, missing: Collection[K], wrong: dict[K, str], foreign: Collection[K]) -> None:
+    def senseless(self, request: str, sender: str, key: object, why: str) -> None:
+        """Log a row whose values have no meaning, if the caller finds that out after :meth:`match`."""
+        self._note(request, sender, (), {key: why}, ())
+
+    def _note(
+        self, request: str, sender: str, missing: Collection[object], wrong: Mapping[Any, str], foreign: Collection[object]
+    ) -> None:
         parts = [f"no row for {_named(missing)}"] if missing else []
         parts += [
             f"{why} for {_named([key for key, one in wrong.items() if one == why])}" for why in dict.fromkeys(wrong.values())
