@@ -83,10 +83,11 @@ class ResetPolicy:
         return _merged(found, checked, Results({}, fetched.failed))
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, limits: TimeLimits) -> Starts:
-        """If a committed offset is after the end of its epoch, reset it to this end or by ``auto.offset.reset`` (KIP-320).
+        """If a committed offset is after the end of its epoch, reset it to this end, unless ``auto.offset.reset`` is ``none``.
 
-        Remove the epoch of a checked position, unless :attr:`keeps_epochs` is true. A position that could not be checked keeps
-        its epoch, so that the data plane checks the position.
+        KIP-320. A position whose epoch the log does not know is kept, without the epoch; Java resets it. Also remove the epoch
+        of a checked position, unless :attr:`keeps_epochs` is true. A position that could not be checked keeps its epoch, so
+        that the data plane checks the position.
         """
         epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
         starts = {partition: Start(Origin.COMMIT, at) for partition, at in committed.items()}
@@ -94,22 +95,25 @@ class ResetPolicy:
             return Results(starts)
         from consumer_coord.leaders.leader_epochs import epoch_ends
 
-        ends = await epoch_ends(coordinator.cluster, epochs, min(limits.logs_ms, _CHECK_MS))
-        lost: dict[TopicPartition, str] = {}
-        for partition, end in ends.items():
+        lost: dict[TopicPartition, NoOffsetError] = {}
+        for partition, end in (await epoch_ends(coordinator.cluster, epochs, min(limits.logs_ms, _CHECK_MS))).items():
             at = committed[partition]
-            if end.offset >= at.offset and end.leader_epoch >= 0:
+            if end.leader_epoch < 0:
+                _warn_of_unknown_epoch(partition, at)
+                starts[partition] = Start(Origin.COMMIT, attrs.evolve(at, leader_epoch=-1))
+                continue
+            if end.offset >= at.offset:
                 starts[partition] = Start(Origin.COMMIT, at if self.keeps_epochs else attrs.evolve(at, leader_epoch=-1))
                 continue
             why = f"log truncation detected at offset {at.offset} of leader epoch {at.leader_epoch}, which ends at {end.offset}"
             logger.warning("%s: %s", partition, why)
-            if self.reset != NONE and end.offset >= 0 and end.leader_epoch >= 0:
+            if self.reset == NONE:
+                del starts[partition]
+                lost[partition] = NoOffsetError(why)
+            else:
                 epoch = end.leader_epoch if self.keeps_epochs else -1
                 starts[partition] = Start(Origin.RESET, OffsetAndMetadata(end.offset, epoch))
-            else:
-                del starts[partition]
-                lost[partition] = why
-        return _merged(Results(starts), await self.resets(coordinator, frozenset(lost), limits, lost))
+        return Results(starts, lost)
 
     async def resets(
         self,
@@ -170,6 +174,19 @@ class ResetPolicy:
         return Results(
             {one: OffsetAndMetadata(row.offset, row.leader_epoch if keeps else -1) for one, row in rows}, result.failed
         )
+
+
+def _warn_of_unknown_epoch(partition: TopicPartition, at: OffsetAndMetadata) -> None:
+    """Warn that a commit has an epoch that the log does not know, which proves no loss.
+
+    After a loss of records, the log has a newer epoch than the lost records. Offsets that were copied from another cluster have
+    that cluster's epochs. If the log does not contain the offset, a Fetch reports this.
+    """
+    logger.warning(
+        "%s: starting at the committed offset %d, although the log does not know its leader epoch %d: were the offsets copied"
+        " from another cluster?",
+        *(partition, at.offset, at.leader_epoch),
+    )
 
 
 def _by(origin: Origin, positions: Results[OffsetAndMetadata]) -> Starts:

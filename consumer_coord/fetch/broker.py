@@ -426,6 +426,11 @@ class BrokerFetches:
                 # The follower may lag behind, so only the leader knows where the log begins and ends.
                 state.preferred = None
                 owner.place(state)
+            elif state.leader_epoch >= 0:
+                # The leader also answers so if it does not know the epoch, which proves no loss. Without the epoch, the
+                # response is about the offset.
+                logger.info("%s: offset %d is out of range; fetching without leader epoch %d", *_position(state))
+                state.leader_epoch = -1
             else:
                 owner.stop(state, StopReason.OUT_OF_RANGE, refusal(code, state.partition, state.offset))
         elif step is Step.STOP:
@@ -504,10 +509,18 @@ class BrokerFetches:
         step = step_for(EPOCH_END, row.error_code)
         if step is not Step.DELIVER:
             self._refused(state, step, row.error_code)
-        elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
+        elif row.error_code == codes.NONE and row.leader_epoch < 0:
+            # Nothing proves a loss: after one, the log has a newer epoch. Copied offsets have another cluster's epochs.
+            logger.warning("%s: reading at offset %d, although the log does not know its leader epoch %d", *_position(state))
+            state.leader_epoch = -1
+        elif row.error_code == codes.NONE and row.end_offset < state.offset:
             self._truncated(state, row.leader_epoch, row.end_offset)
         else:
             state.validated_in = current_epoch
+
+
+def _position(state: FetchState) -> tuple[TopicPartition, int, int]:
+    return state.partition, state.offset, state.leader_epoch
 
 
 def _request(config: FetchConfig, part: SessionPart, max_bytes: int, max_wait_ms: int) -> FetchRequest:
