@@ -86,6 +86,8 @@ class BrokerFetches:
         #: The version of the last response; None before the first response.
         self._version: int | None = None
         self._failures = 0
+        #: How many responses in a row had no partition although the broker was to wait for records.
+        self._hollow = 0
         self._not_before = 0.0
         #: The Fetch in flight.
         self._asked: _Ask | None = None
@@ -262,6 +264,7 @@ class BrokerFetches:
             return _request(self._config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
         question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
+        began = now()
         try:
             response = await self._answer(broker, question, ask)
             if named:
@@ -270,9 +273,20 @@ class BrokerFetches:
             self._session.failed()
             self._failed(broker, ask.states, error)
         else:
-            if response.throttle_time_ms > 0:
-                # The broker does not read from the connection during the throttle time (KIP-219).
-                self._not_before = now() + response.throttle_time_ms / 1000
+            self._pace(response, now() - began < ask.max_wait_ms / 2000)
+
+    def _pace(self, response: FetchResponse, early: bool) -> None:
+        """Set the earliest time of the next Fetch. ``early``: the broker did not wait for records, although it was to."""
+        if response.throttle_time_ms > 0:
+            # The broker does not read from the connection during the throttle time (KIP-219).
+            self._not_before = now() + response.throttle_time_ms / 1000
+        elif not early or response.error_code != codes.NONE or any(topic.partitions for topic in response.responses):
+            self._hollow = 0
+        else:
+            # The broker had something to report, and the row was lost. A Fetch that names all partitions shows which one.
+            self._session.failed()
+            self._not_before = now() + self._cluster.backoff.ms(self._hollow) / 1000
+            self._hollow += 1
 
     async def _answer(self, broker: Broker, question: Versioned, ask: _Ask) -> FetchResponse:
         timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
