@@ -62,6 +62,14 @@ class RequestTimedOutError(RetriableError, TimeoutError):
     """Raised if a deadline passed before the response arrived."""
 
 
+class IncompleteResponseError(RetriableError):
+    """Raised if a broker answered, but without a usable row for something that the request asked for.
+
+    The row is missing, there are two different rows, or its values have no meaning, such as -1 for the end of a log. The
+    request is repeated with back-off, and this error is raised at the time limit.
+    """
+
+
 class BrokerError(CoordinatorError):
     """Raised for an error code of a broker that has no separate class."""
 

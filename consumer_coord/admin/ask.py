@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
     """Find the broker that coordinates a group; raise :class:`RetriableError` if the group has no coordinator at present."""
-    code, coordinator = coordinator_in(await cluster.request_any(group_requests.find_coordinator(group_id), deadline))
+    answer = await cluster.request_any(group_requests.find_coordinator(group_id), deadline)
+    code, coordinator = coordinator_in(answer, group_id, cluster.answers)
     if code == codes.NONE:
         return coordinator
     if codes.is_retriable(code):

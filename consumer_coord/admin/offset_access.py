@@ -37,8 +37,8 @@ async def committed_offsets(
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Return all committed offsets of the group, by partition; empty for a group that does not exist."""
 
-    def read(answer: Any, _: Broker) -> dict[TopicPartition, OffsetAndMetadata]:
-        code, offsets = offsets_in(answer)
+    def read(answer: Any, coordinator: Broker) -> dict[TopicPartition, OffsetAndMetadata]:
+        code, offsets = offsets_in(answer, group_id, cluster.answers, coordinator)
         check(code, group_id, "OffsetFetch")
         found = {}
         for row in offsets:
@@ -176,7 +176,7 @@ async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartitio
     if not readable:
         return Ends({}, unknown)
     ends = await list_offsets(cluster, dict.fromkeys(readable, LATEST), deadline)
-    return Ends({partition: end.offset for partition, end in ends.items()}, unknown)
+    return Ends({partition: end.offset for partition, end in ends.found.items()}, {**unknown, **ends.failed})
 
 
 def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:

@@ -102,7 +102,7 @@ async def _listed(
 ) -> dict[TopicPartition, int]:
     if not wanted:
         return {}
-    found = await list_offsets(cluster, wanted, deadline)
+    found = (await list_offsets(cluster, wanted, deadline)).complete()
     return {partition: found[partition].offset for partition in sorted(found)}
 
 

@@ -17,9 +17,9 @@ from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.librdkafka.arguments import checked_rows
 from consumer_coord.consumer.librdkafka.rows import GivenRows, distinct_positions_of
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.errors import ConfigurationError, IllegalStateError, RetriableError
+from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
-from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
@@ -212,18 +212,10 @@ class Bounds:
         wanted = {one: LATEST for one in ids if again or one not in self._found}
         if not wanted:
             return
-        found: dict[TopicPartition, ListedOffset] = {}
-        failure: RetriableError | None = None
-        try:
-            await list_offsets(
-                engine.core.cluster,
-                wanted,
-                Deadline.after(_LOOK_UP_MS),
-                read_committed=self._config.read_committed,
-                found=found,
-            )
-        except RetriableError as error:
-            failure = error
+        result = await list_offsets(
+            engine.core.cluster, wanted, Deadline.after(_LOOK_UP_MS), read_committed=self._config.read_committed
+        )
+        found = result.found
         for partition, row in found.items():
             _, before = self._found.get(partition, (None, row.offset))
             self._found[partition] = (ids[partition], min(before, row.offset))
@@ -237,8 +229,8 @@ class Bounds:
             self._unknown_since = None
         elif self._unknown_since is None:
             self._unknown_since = moment
-        elif failure is not None and moment - self._unknown_since > self._config.coordinator.default_api_timeout_ms / 1000:
-            raise failure
+        elif result.failed and moment - self._unknown_since > self._config.coordinator.default_api_timeout_ms / 1000:
+            result.complete()
 
     def unread(self, engine: Engine, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that this read has not read to their ends."""

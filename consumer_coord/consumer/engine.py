@@ -44,6 +44,7 @@ from consumer_coord.consumer.partitions import (
     Phase,
     Plan,
     Refused,
+    Retry,
     Stored,
     Verdict,
     after,
@@ -51,7 +52,7 @@ from consumer_coord.consumer.partitions import (
     read_of,
 )
 from consumer_coord.consumer.scheduler import Scheduler
-from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, no_offset
+from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
 from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
@@ -59,6 +60,8 @@ from consumer_coord.errors import (
     ConfigurationError,
     CoordinatorError,
     FatalError,
+    IncompleteResponseError,
+    NoOffsetError,
     NotAssignedError,
     RetriableError,
     WakeupError,
@@ -88,6 +91,11 @@ _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 _COMMIT_SLICE_S = 0.0005
 #: Maximum delay of a message while the engine waits for a rebalance, in seconds.
 _REBALANCING_SLICE_S = 0.05
+
+#: Time limit of the first look-up of log offsets, in milliseconds; each further look-up has twice the time.
+_ROUND_MS = 1_000
+#: How much earlier than its back-off ends a look-up may begin, in seconds.
+_EARLY_S = 0.001
 
 #: How long a blocking call waits beyond the time limit of its coroutine, in seconds.
 GRACE_S = 5.0
@@ -185,7 +193,7 @@ class Engine:
         self._hurry = False
         #: The loop time until which the data plane may repeat its present wait; 0 outside such a wait.
         self._quiet_until = 0.0
-        #: Earliest loop time of the next look-up of start offsets.
+        #: The loop time for which the engine has set a timer to repeat look-ups of start offsets.
         self._retry_at = 0.0
         #: How many times the member had lost partitions when the engine last checked.
         self._losses = 0
@@ -231,6 +239,8 @@ class Engine:
         began = self._scheduler.now()
         ends = began + timeout_s
         late = False
+        # An earlier call has delivered the messages that were ready when a look-up failed. Others may never stop arriving.
+        self._raise_unlocated()
         while True:
             # Read the end of the lease before the check of the group. If the process freezes after the check, this end is in
             # the past, even if a heartbeat has renewed the lease since.
@@ -258,8 +268,7 @@ class Engine:
             # even if messages still wait.
             core.application.look_again()
         if not worker.ready:
-            if not self._settled:
-                self._raise_unlocated()
+            self._raise_unlocated()
             return False
         return leased
 
@@ -636,7 +645,6 @@ class Engine:
                 committed=None,
                 commit=None,
                 out_of_range=None,
-                error=None,
                 **changes,
             )
 
@@ -681,34 +689,45 @@ class Engine:
             if look_up.pending.done():
                 self._take(look_up)
         self._begin_readings()
-        wanted = frozenset(one for one, value in self.table.items() if value.needs_look_up)
+        wanted = self._due_look_ups()
         if not wanted:
             return
-        left_s = self._retry_at - self._scheduler.now()
-        if left_s > 0:
-            self._scheduler.later(left_s, self.core.application.wake)
-            return
-        core, policy, limit_ms = self.core, self._reset, self.core.config.default_api_timeout_ms
-        lapsed = frozenset(one for one in wanted if self.table[one].out_of_range is not None)
-        logical = {one: at for one in wanted - lapsed if (at := self.table[one].logical) is not None}
+        core, policy = self.core, self._reset
+        lapsed = {one: why for one in wanted if (why := self.table[one].out_of_range) is not None}
+        logical = {one: at for one in wanted - lapsed.keys() if (at := self.table[one].logical) is not None}
+        by_commit = wanted - lapsed.keys() - logical.keys()
+        self._begin_look_up(by_commit, lambda limits: policy.starts(core, by_commit, limits))
+        self._begin_look_up(lapsed, lambda limits: policy.resets(core, frozenset(lapsed), limits, lapsed))
+        self._begin_look_up(logical, lambda limits: policy.at(core, logical, limits))
 
-        by_commit = wanted - lapsed - logical.keys()
-        self._begin_look_up(by_commit, lambda: policy.starts(core, by_commit, limit_ms))
-        self._begin_look_up(lapsed, lambda: policy.resets(core, lapsed, limit_ms))
-        self._begin_look_up(logical, lambda: policy.at(core, logical, limit_ms))
+    def _due_look_ups(self) -> Partitions:
+        """Return the partitions whose start must be looked up now; set a timer for those that wait for their back-off."""
+        moment = self._scheduler.now()
+        later = {one: value.retry.at for one, value in self.table.items() if value.needs_look_up and value.retry is not None}
+        # A timer may fire a little early.
+        waiting = {one: at for one, at in later.items() if at - moment > _EARLY_S}
+        if waiting and (first := min(waiting.values())) != self._retry_at:
+            self._retry_at = first
+            self._scheduler.later(first - moment, self.core.application.wake)
+        return frozenset(one for one, value in self.table.items() if value.needs_look_up and one not in waiting)
 
-    def _begin_look_up(self, wanted: Collection[TopicPartition], find: Callable[[], Coroutine[Any, Any, Starts]]) -> None:
+    def _begin_look_up(
+        self, wanted: Collection[TopicPartition], find: Callable[[TimeLimits], Coroutine[Any, Any, Starts]]
+    ) -> None:
         if not wanted:
             return
-        application = self.core.application
-        pending = self._scheduler.start(find)
+        application, limit_ms = self.core.application, self.core.config.default_api_timeout_ms
+        rounds = min(retry.failures if (retry := self.table[one].retry) is not None else 0 for one in wanted)
+        limits = TimeLimits(limit_ms, min(limit_ms, _ROUND_MS * 2.0 ** min(rounds, 30)))
+        pending = self._scheduler.start(lambda: find(limits))
         look_up = _LookUp(pending)
         self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
         pending.add_done_callback(lambda _: application.wake())
 
     def looks_up(self, partition: TopicPartition) -> bool:
         """Return whether the start of a partition is being looked up, or will be looked up after a back-off."""
-        return isinstance(self.table[partition].awaits, _LookUp) or self._retry_at > self._scheduler.now()
+        one = self.table[partition]
+        return isinstance(one.awaits, _LookUp) or (one.retry is not None and self._retry_at >= self._scheduler.now())
 
     @property
     def waiting_for_start(self) -> Partitions:
@@ -724,25 +743,19 @@ class Engine:
 
     def _take(self, look_up: _LookUp) -> None:
         asked = [partition for partition, one in self.table.items() if one.awaits is look_up]
-        error = None if look_up.pending.cancelled() else look_up.pending.exception()
-        if error is not None or look_up.pending.cancelled():
-            self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
-            if isinstance(error, RetriableError):
-                # The partitions wait for a later look-up; the log message has the reason.
-                logger.warning("the start of %s is not known yet: %s", listed(asked), error)
-                self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_max_ms / 1000
-            elif error is not None:
-                raise error
+        self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
+        if look_up.pending.cancelled():
             return
-        found = look_up.pending.result()
+        error = look_up.pending.exception()
+        if isinstance(error, CoordinatorError):
+            self._failed(dict.fromkeys(asked, error))
+            return
+        starts = look_up.pending.result()
+        self._failed({one: starts.failed[one] for one in asked if one in starts.failed})
         for partition in asked:
-            one, start = self.table[partition], found.get(partition)
-            if start is None:
-                self.table = {**self.table, partition: attrs.evolve(one, awaits=None)}
+            if partition in starts.failed:
                 continue
-            if start.at is None:
-                self._put(PartitionEvent.UNLOCATED, [partition], error=one.out_of_range or start.why)
-                continue
+            one, start = self.table[partition], starts.found[partition]
             self._put(
                 PartitionEvent.LOCATED,
                 [partition],
@@ -755,17 +768,56 @@ class Engine:
                 **({"former_topic_id": None} if start.origin is Origin.RESET else {}),
             )
 
+    def _failed(self, errors: Mapping[TopicPartition, CoordinatorError]) -> None:
+        """Look up these starts again after the back-off, the only one of look-ups; decide what the application hears.
+
+        An error that a retry alone does not resolve reaches the application in a poll; the other partitions go on. Any other
+        error is logged when its text changes, because brokers may be away for hours. But if brokers do answer, without a usable
+        row, for ``default.api.timeout.ms``, this is raised as well.
+        """
+        moment, limit_s = self._scheduler.now(), self.core.config.default_api_timeout_ms / 1000
+        news: dict[str, list[TopicPartition]] = {}
+        # Partitions that failed together are looked up together.
+        waits_s: dict[int, float] = {}
+        for partition, error in errors.items():
+            before = self.table[partition].retry
+            failures, since = (0, moment) if before is None else (before.failures, before.since)
+            if failures not in waits_s:
+                waits_s[failures] = self.core.cluster.backoff.ms(failures) / 1000
+            raises = not isinstance(error, RetriableError)
+            if isinstance(error, IncompleteResponseError) and moment - since >= limit_s:
+                raises, since = True, moment
+            if before is None or str(before.error) != str(error):
+                news.setdefault(str(error), []).append(partition)
+            retry = Retry(failures + 1, since, moment + waits_s[failures], error)
+            if raises:
+                self._put(PartitionEvent.UNLOCATED, [partition], retry=retry)
+            else:
+                self.table = {**self.table, partition: attrs.evolve(self.table[partition], retry=retry)}
+        for text, partitions in news.items():
+            logger.warning("the start of %s is not known yet: %s", listed(partitions), text)
+
     def _unlocated(self) -> bool:
         return not self._settled and any(one.phase is Phase.UNLOCATED for one in self.table.values())
 
     def _raise_unlocated(self) -> None:
-        """Raise an error for partitions that have no position. After the back-off, the engine looks up their starts again."""
-        unknown = {partition: one.error or "" for partition, one in self.table.items() if one.phase is Phase.UNLOCATED}
-        if unknown:
-            self._put(PartitionEvent.RETRY, unknown, error=None)
-            self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_ms / 1000
-            self.core.application.wake()
-            raise no_offset(unknown)
+        """Raise the error of partitions that have no position. After the back-off, the engine looks up their starts again."""
+        if self._settled:
+            return
+        retries = {one: value.retry for one, value in self.table.items() if value.phase is Phase.UNLOCATED}
+        errors = {partition: retry.error for partition, retry in retries.items() if retry is not None}
+        if not errors:
+            return
+        without = {partition: error for partition, error in errors.items() if isinstance(error, NoOffsetError)}
+        if without:
+            error: CoordinatorError = no_offset(without)
+            told: Collection[TopicPartition] = without
+        else:
+            error = next(iter(errors.values()))
+            told = [partition for partition, other in errors.items() if str(other) == str(error)]
+        self._put(PartitionEvent.RETRY, told)
+        self.core.application.wake()
+        raise error
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
         """Return the id of the topic that now has the partition's topic name, or None while the id is unknown."""
@@ -935,7 +987,7 @@ class Engine:
             Deadline.after(self.core.config.default_api_timeout_ms),
             read_committed=self._reset.read_committed,
         )
-        return {partition: row.position for partition, row in found.items()}
+        return {partition: row.position for partition, row in found.complete().items()}
 
     def choose(self, positions: Positions) -> None:
         """Start newly assigned partitions at these positions; callable only inside on_assign."""
@@ -952,7 +1004,6 @@ class Engine:
                 serial=self._next_serial(),
                 declined=False,
                 out_of_range=None,
-                error=None,
                 **_start_at(partition, at),
             )
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
@@ -28,7 +29,7 @@ class Phase(enum.Enum):
 
     TAKEN = "taken"  # owned; on_assign is due, or runs
     LOCATING = "locating"  # the offset to start from is being looked up
-    UNLOCATED = "unlocated"  # no committed offset, and auto.offset.reset is none
+    UNLOCATED = "unlocated"  # the look-up was refused, or auto.offset.reset is none; the application must receive the error
     READING = "reading"
     STOPPING = "stopping"  # the group revokes the partition; the worker must stop fetching the partition first
     COMMITTING = "committing"  # the last commit is in flight; on_revoke follows
@@ -117,6 +118,20 @@ class Origin(enum.Enum):
     FIRST = "first"  # the first record of the log, or a logical offset; committed only after a record was delivered
 
 
+@attrs.frozen
+class Retry:
+    """The look-ups of a start that have failed one after another."""
+
+    #: Number of failed look-ups, which determines the back-off before the next one.
+    failures: int
+    #: The loop time of the first failure since the application received the error, in seconds.
+    since: float
+    #: Earliest loop time of the next look-up, in seconds.
+    at: float
+    #: The last failure.
+    error: CoordinatorError
+
+
 @attrs.define(eq=False)
 class Stored:
     """The position that the application stored, with ``enable.auto.offset.store`` off; None before the first.
@@ -147,8 +162,9 @@ class Partition:
     logical: int | None = None
     #: Why the last offset is not in the log, if ``auto.offset.reset`` must therefore determine a new start.
     out_of_range: str | None = None
-    #: The reason why there is no start, in phase ``UNLOCATED``.
-    error: str | None = None
+    #: The look-ups of the start that have failed; None after a success, and for a new reading. In phase ``UNLOCATED``, its
+    #: error is due to the application.
+    retry: Retry | None = None
     #: The look-up, commit or callback that the phase waits for; a change of the phase clears this attribute.
     awaits: object | None = None
     stored: Stored = attrs.field(factory=Stored)
@@ -179,8 +195,11 @@ class Partition:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is pending for the partition."""
-        return self.phase is Phase.READING or (self.phase is Phase.LOCATING and self.declined)
+        """Whether nothing is pending for the partition.
+
+        A start whose look-up has failed may stay unknown for hours, and must not slow the other partitions down.
+        """
+        return self.phase is Phase.READING or (self.phase is Phase.LOCATING and (self.declined or self.retry is not None))
 
 
 @attrs.frozen
@@ -214,6 +233,8 @@ def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
 
 def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
     """Return the value in its next phase, without the look-up or commit of the former phase, or of a former reading."""
+    if "serial" in changes:
+        changes.setdefault("retry", None)
     if "awaits" not in changes and (to is not partition.phase or (to is Phase.LOCATING and "serial" in changes)):
         changes["awaits"] = None
     return attrs.evolve(partition, phase=to, **changes)

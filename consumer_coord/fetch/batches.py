@@ -23,22 +23,27 @@ _LAST_OFFSET = 2**63 - 1
 
 @attrs.frozen
 class Reach:
-    """End of the complete batches in a response: their size in bytes, the next offset, and the last batch's leader epoch."""
+    """The batches of a response to use: where they begin and end in bytes, the next offset, and the last batch's leader epoch.
 
-    size: int
+    There is no batch to use if ``begin`` equals ``end``.
+    """
+
+    begin: int
+    end: int
     next_offset: int
     leader_epoch: int
 
 
 def reach(records: bytes | memoryview, offset: int) -> Reach:
-    """Return the end of the complete batches in ``records``, the response to a Fetch at ``offset``.
+    """Return the part of ``records``, the response to a Fetch at ``offset``, from which to read.
 
-    The first batch may begin before ``offset``. An incomplete last batch is not included. Raise :class:`MalformedMessageError`
-    for an impossible header, for decreasing offsets, and if no batch is complete. (Since Fetch version 3, a broker sends at
-    least one complete batch.) Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1. The error's text names the
-    offset at which the caller would continue.
+    Batches that end before ``offset`` are not included: with tiered storage, a response may begin with some, and librdkafka
+    skips them as well. The next batch may begin before ``offset``. An incomplete last batch is not included. Raise
+    :class:`MalformedMessageError` for an impossible header, for decreasing offsets, and if no batch is complete. (Since Fetch
+    version 3, a broker sends at least one complete batch.) Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1.
+    The error's text names the offset at which the caller would continue.
     """
-    end, position, next_offset, epoch = len(records), 0, offset, -1
+    end, begin, position, next_offset, epoch = len(records), 0, 0, offset, -1
     while end - position > _MAGIC_AT:
         magic = records[position + _MAGIC_AT]
         if magic != _MAGIC:
@@ -56,12 +61,15 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
                 f"the record batch at offset {next_offset} is invalid: its header states a size of {size} bytes, base offset"
                 f" {base} and last offset delta {delta}"
             )
-        if last < next_offset or (position and base < next_offset):
+        if position > begin and base < next_offset:
             raise MalformedMessageError(f"the batch at offset {next_offset} has the wrong offsets {base} to {last}")
         if size > end - position:
             break
         position += size
+        if last < offset:
+            begin = position
+            continue
         next_offset, epoch = last + 1, batch_epoch
     if not position:
         raise MalformedMessageError(f"the response has no complete record batch at offset {offset}, only {end} bytes")
-    return Reach(position, next_offset, epoch)
+    return Reach(begin, position, next_offset, epoch)

@@ -22,7 +22,7 @@ from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
-from consumer_coord.leaders.leader_epochs import epochs_request
+from consumer_coord.leaders.leader_epochs import epochs_request, match_epochs
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
@@ -86,6 +86,8 @@ class BrokerFetches:
         #: The version of the last response; None before the first response.
         self._version: int | None = None
         self._failures = 0
+        #: How many responses in a row had no partition although the broker was to wait for records.
+        self._hollow = 0
         self._not_before = 0.0
         #: The Fetch in flight.
         self._asked: _Ask | None = None
@@ -257,20 +259,34 @@ class BrokerFetches:
                     del named[partition]
                 if not named:
                     return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
+            if any(ask.states[partition].unanswered for partition in named):
+                self._session.failed()
             return _request(self._config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
         question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
+        began = now()
         try:
             response = await self._answer(broker, question, ask)
             if named:
-                self._take(response, named, ask.states)
+                self._take(response, named, ask.states, broker.address)
         except (RetriableError, MalformedMessageError) as error:
             self._session.failed()
             self._failed(broker, ask.states, error)
         else:
-            if response.throttle_time_ms > 0:
-                # The broker does not read from the connection during the throttle time (KIP-219).
-                self._not_before = now() + response.throttle_time_ms / 1000
+            self._pace(response, now() - began < ask.max_wait_ms / 2000)
+
+    def _pace(self, response: FetchResponse, early: bool) -> None:
+        """Set the earliest time of the next Fetch. ``early``: the broker did not wait for records, although it was to."""
+        if response.throttle_time_ms > 0:
+            # The broker does not read from the connection during the throttle time (KIP-219).
+            self._not_before = now() + response.throttle_time_ms / 1000
+        elif not early or response.error_code != codes.NONE or any(topic.partitions for topic in response.responses):
+            self._hollow = 0
+        else:
+            # The broker had something to report, and the row was lost. A Fetch that names all partitions shows which one.
+            self._session.failed()
+            self._not_before = now() + self._cluster.backoff.ms(self._hollow) / 1000
+            self._hollow += 1
 
     async def _answer(self, broker: Broker, question: Versioned, ask: _Ask) -> FetchResponse:
         timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
@@ -296,7 +312,11 @@ class BrokerFetches:
     # -- the response -------------------------------------------------------------------------------------------------
 
     def _take(
-        self, response: FetchResponse, named: Mapping[TopicPartition, Wanted], states: Mapping[TopicPartition, FetchState]
+        self,
+        response: FetchResponse,
+        named: Mapping[TopicPartition, Wanted],
+        states: Mapping[TopicPartition, FetchState],
+        address: str,
     ) -> None:
         step = step_for(RESPONSE, response.error_code)
         if step is Step.NEW_SESSION:
@@ -314,8 +334,13 @@ class BrokerFetches:
                 f"broker {self.broker_id} answered Fetch with {codes.error_name(response.error_code)}",
                 code=response.error_code,
             )
-        rows = self._session.answered(response)
+        matched = self._session.answered(response, self._cluster.answers, address)
         self._failures = 0
+        for partition in matched.unanswered.keys() & states.keys():
+            # Only a Fetch that names all partitions shows whether the broker has a row for this one.
+            states[partition].unanswered = True
+            self._back_off(states[partition])
+        rows = matched.rows
         endpoints = {one.node_id: one for one in response.node_endpoints}
         # Records are slices of the response. So that a slow caller keeps only its own records in memory, and not the responses
         # to all fetchers, copy the records of a response to several fetchers.
@@ -325,7 +350,7 @@ class BrokerFetches:
             if state is not None and wanted is not None and self._awaits(state, wanted.offset):
                 if copies and row.records:
                     row = attrs.evolve(row, records=bytes(row.records))
-                self._take_row(state, row, endpoints)
+                self._take_row(state, row, endpoints, address)
         if not any(row.records for row in rows.values()):
             self._note_ends(rows, named, states)
 
@@ -346,8 +371,11 @@ class BrokerFetches:
             if state.high_watermark < 0 and state.offset == named[partition].offset:
                 state.high_watermark = state.offset
 
-    def _take_row(self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint]) -> None:
+    def _take_row(
+        self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint], address: str
+    ) -> None:
         owner = state.owner
+        state.unanswered = False
         step = step_for(PARTITION, row.error_code)
         if step is not Step.DELIVER:
             leader = row.current_leader
@@ -359,9 +387,9 @@ class BrokerFetches:
                 return
             self._refused(state, step, row.error_code)
             return
-        state.failures = 0
         state.high_watermark = row.high_watermark
         if row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
+            state.failures = 0
             self._truncated(state, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
         elif row.preferred_read_replica >= 0 and not row.records:
             expires = now() + self._cluster.config.metadata_max_age_ms / 1000
@@ -371,25 +399,32 @@ class BrokerFetches:
                 # The metadata does not contain the preferred replica, and the leader would name this replica again at once.
                 self._back_off(state)
         elif row.records:
-            self._take_records(state, row, row.records)
+            self._take_records(state, row, row.records, address)
+        else:
+            state.failures = 0
 
-    def _take_records(self, state: FetchState, row: PartitionData, records: bytes | memoryview) -> None:
+    def _take_records(self, state: FetchState, row: PartitionData, records: bytes | memoryview, address: str) -> None:
         try:
-            end = reach(records, state.offset)
+            found = reach(records, state.offset)
         except (MalformedMessageError, UnsupportedVersionError) as error:
             unreadable = type(error)(f"{state.partition}: {error}")
             unreadable.__cause__ = error
             state.owner.stop(state, StopReason.UNREADABLE, unreadable)
             return
+        if found.begin == found.end:
+            self._cluster.answers.senseless("Fetch", address, state.partition, f"only batches before offset {state.offset}")
+            self._back_off(state)
+            return
+        state.failures, whole = 0, (0, len(records))
         aborted = sorted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
         fetched = FetchedRecords(
             partition=state.partition,
             serial=state.serial,
             offset=state.offset,
-            next_offset=end.next_offset,
-            leader_epoch=end.leader_epoch,
+            next_offset=found.next_offset,
+            leader_epoch=found.leader_epoch,
             # Drop an incomplete last batch, which Kafka sends when a response is full.
-            records=records if end.size == len(records) else memoryview(records)[: end.size],
+            records=records if (found.begin, found.end) == whole else memoryview(records)[found.begin : found.end],
             aborted=tuple((producer_id, first_offset) for first_offset, producer_id in aborted),
             high_watermark=row.high_watermark,
             last_stable_offset=row.last_stable_offset,
@@ -405,6 +440,11 @@ class BrokerFetches:
                 # The follower may lag behind, so only the leader knows where the log begins and ends.
                 state.preferred = None
                 owner.place(state)
+            elif state.leader_epoch >= 0:
+                # The leader also answers so if it does not know the epoch, which proves no loss. Without the epoch, the
+                # response is about the offset.
+                logger.info("%s: offset %d is out of range; fetching without leader epoch %d", *_position(state))
+                state.leader_epoch = -1
             else:
                 owner.stop(state, StopReason.OUT_OF_RANGE, refusal(code, state.partition, state.offset))
         elif step is Step.STOP:
@@ -471,25 +511,30 @@ class BrokerFetches:
             self._failed(broker, states, error)
             return
         self._failures = 0
-        missing = dict(states)
-        for result in answer.topics:
-            for row in result.partitions:
-                partition = TopicPartition(result.topic, row.partition)
-                asking = missing.pop(partition, None)
-                if asking is not None and self._awaits(asking, asked[partition][0]):
-                    self._take_epoch_end(asking, row, asked[partition][2])
-        for state in missing.values():
-            self._back_off(state)
+        matched = match_epochs(self._cluster.answers, broker, states, answer)
+        for partition, row in matched.rows.items():
+            if self._awaits(states[partition], asked[partition][0]):
+                self._take_epoch_end(states[partition], row, asked[partition][2])
+        for partition in matched.unanswered:
+            self._back_off(states[partition])
 
     def _take_epoch_end(self, state: FetchState, row: EpochEndOffset, current_epoch: int) -> None:
         """Apply one row of the response to OffsetForLeaderEpoch, which was sent with ``current_epoch``."""
         step = step_for(EPOCH_END, row.error_code)
         if step is not Step.DELIVER:
             self._refused(state, step, row.error_code)
-        elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
+        elif row.error_code == codes.NONE and row.leader_epoch < 0:
+            # Nothing proves a loss: after one, the log has a newer epoch. Copied offsets have another cluster's epochs.
+            logger.warning("%s: reading at offset %d, although the log does not know its leader epoch %d", *_position(state))
+            state.leader_epoch = -1
+        elif row.error_code == codes.NONE and row.end_offset < state.offset:
             self._truncated(state, row.leader_epoch, row.end_offset)
         else:
             state.validated_in = current_epoch
+
+
+def _position(state: FetchState) -> tuple[TopicPartition, int, int]:
+    return state.partition, state.offset, state.leader_epoch
 
 
 def _request(config: FetchConfig, part: SessionPart, max_bytes: int, max_wait_ms: int) -> FetchRequest:

@@ -78,6 +78,8 @@ class FetchState:
     task: Task | None = None
     #: A replica in this client's rack, and the time until which it is used (KIP-392; loop's clock, in seconds).
     preferred: tuple[int, float] | None = None
+    #: True if the last response that had to contain the partition did not.
+    unanswered: bool = False
     failures: int = 0
     not_before: float = 0.0
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import MalformedMessageError
+from consumer_coord.net.answers import AnswerCheck, Matched
 from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire.messages.log import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
 from consumer_coord.wire.schema import ZERO_UUID
@@ -78,37 +78,40 @@ class FetchSession:
         ]
         return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
 
-    def answered(self, response: FetchResponse) -> Mapping[TopicPartition, PartitionData]:
-        """Apply a response that has no top-level error code; return its rows by partition.
+    def answered(self, response: FetchResponse, answers: AnswerCheck, sender: str) -> Matched[TopicPartition, PartitionData]:
+        """Apply a response that has no top-level error code; return its rows, compared with the request.
 
-        Raise :class:`MalformedMessageError` if the response names a partition that is not fetched, or omits a partition of a
-        request that named all partitions. In this case, call :meth:`failed`.
+        Only a request that named all partitions must have a row for each of them; later responses of a session omit
+        partitions without news. ``sender``: the broker's address. If the response is wrong, it does not describe the session
+        that this client believes in, so the next request begins a new session. The rows that were asked for are valid.
         """
-        by_id = self._version >= _TOPIC_IDS_FROM
-        names = {at.topic_id: one.topic for one, at in self._named.items()} if by_id and response.responses else {}
-        rows: dict[TopicPartition, PartitionData] = {}
-        for topic in response.responses:
-            name = names.get(topic.topic_id, "") if by_id else topic.topic
-            for row in topic.partitions:
-                partition = TopicPartition(name, row.partition_index)
-                at = self._named.get(partition)
-                if at is None or (by_id and at.topic_id != topic.topic_id):
-                    raise MalformedMessageError(
-                        f"a Fetch response names partition {row.partition_index} of topic {topic.topic or topic.topic_id},"
-                        " which was not requested"
-                    )
-                rows[partition] = row
-        if self._full and len(rows) < len(self._named):
-            missing = next(partition for partition in self._named if partition not in rows)
-            raise MalformedMessageError(f"the response to a Fetch of all partitions lacks {missing}")
+        rows = self._rows(response)
+        asked = self._named if self._full else {one: at for one, _ in rows if (at := self._named.get(one)) is not None}
+        matched = answers.match("Fetch", sender, asked, rows)
         if self._version < _SESSIONS_FROM:
-            return rows
+            return matched
         if response.session_id == _NO_SESSION:
             # The broker has no room for a session, or closed this session. So the next request names all partitions.
             self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
         else:
             self.session_id = response.session_id
             self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+        if matched.unanswered or len(matched.rows) < len(rows):
+            self.failed()
+        return matched
+
+    def _rows(self, response: FetchResponse) -> list[tuple[TopicPartition, PartitionData]]:
+        by_id = self._version >= _TOPIC_IDS_FROM
+        names = {at.topic_id: one.topic for one, at in self._named.items()} if by_id and response.responses else {}
+        rows = []
+        for topic in response.responses:
+            name = names.get(topic.topic_id, str(topic.topic_id)) if by_id else topic.topic
+            for row in topic.partitions:
+                partition = TopicPartition(name, row.partition_index)
+                at = self._named.get(partition)
+                if by_id and at is not None and at.topic_id != topic.topic_id:
+                    partition = TopicPartition(str(topic.topic_id), row.partition_index)
+                rows.append((partition, row))
         return rows
 
     def failed(self) -> None:

@@ -436,31 +436,33 @@ class CommitLane:
     ) -> tuple[_Offsets, CoordinatorError | None]:
         """Complete the partitions of the response; return the offsets to send again, with the error that requires this."""
         remaining = dict(offsets)
-        last: CoordinatorError | None = None
         names = {newest.entry.topic_id: partition.topic for partition, newest in offsets.items() if newest.entry.topic_id}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                partition = TopicPartition(topic.name or names.get(topic.topic_id, ""), row.partition_index)
-                if partition not in remaining:
-                    continue
-                code = row.error_code
-                if code in _REFUSED:
-                    last = commit_errors.given_away(self._group_id, partition, code)
-                elif code in COORDINATOR_GONE:
-                    self._link.forget(broker, codes.error_name(code))
-                    last = RetriableError(f"{broker.address} is no longer the coordinator", code=code)
-                elif code == codes.NONE:
-                    self.confirmed[partition] = offsets[partition].entry.position.offset
-                    self._answer(remaining.pop(partition), partition, None)
-                elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
-                    last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)
-                    since = self._unknown_since.setdefault(partition, now())
-                    if now() - since >= _UNKNOWN_TOPIC_S:
-                        self._answer(remaining.pop(partition), partition, last)
-                elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
-                    last = RetriableError(f"committing {partition}: {codes.error_name(code)}", code=code)
-                else:
-                    self._answer(remaining.pop(partition), partition, self._final(code, partition, used))
+        rows = (
+            (TopicPartition(topic.name or names.get(topic.topic_id, str(topic.topic_id)), row.partition_index), row.error_code)
+            for topic in answer.topics
+            for row in topic.partitions
+        )
+        matched = self._with.cluster.answers.match("OffsetCommit", broker.address, offsets, rows)
+        # A commit without a row in the response is not committed.
+        last: CoordinatorError | None = next(iter(matched.unanswered.values()), None)
+        for partition, code in matched.rows.items():
+            if code in _REFUSED:
+                last = commit_errors.given_away(self._group_id, partition, code)
+            elif code in COORDINATOR_GONE:
+                self._link.forget(broker, codes.error_name(code))
+                last = RetriableError(f"{broker.address} is no longer the coordinator", code=code)
+            elif code == codes.NONE:
+                self.confirmed[partition] = offsets[partition].entry.position.offset
+                self._answer(remaining.pop(partition), partition, None)
+            elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+                last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)
+                since = self._unknown_since.setdefault(partition, now())
+                if now() - since >= _UNKNOWN_TOPIC_S:
+                    self._answer(remaining.pop(partition), partition, last)
+            elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
+                last = RetriableError(f"committing {partition}: {codes.error_name(code)}", code=code)
+            else:
+                self._answer(remaining.pop(partition), partition, self._final(code, partition, used))
         return remaining, last
 
     def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:

@@ -20,7 +20,7 @@ from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.commits import CommitLane
-from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.committed_offsets import CommittedOffsets, Fetched
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.heartbeat_clock import answer_in_time_ms
 from consumer_coord.group.lease import Lease
@@ -283,6 +283,10 @@ class ConsumerCoordinator:
         that had the same name.
         """
         return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms), topic_ids=topic_ids)
+
+    async def committed_available(self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None) -> Fetched:
+        """Return the committed offsets as soon as the coordinator has answered for any partition, with the others' errors."""
+        return await self.offsets.fetched(partitions, timeout_ms=self._timeout(timeout_ms), some=True)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class CoordinatorLookup:
                     attempt_ms=self._attempt_ms,
                     note=self._note,
                 )
-                code, coordinator = coordinator_in(answer)
+                code, coordinator = coordinator_in(answer, group_id, self._cluster.answers)
                 for waiter in dict.fromkeys(self._waiting):
                     waiter.looked_up()
                 if code == codes.NONE:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.net.answers import AnswerCheck, Matched
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, by_leader
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.log import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+from consumer_coord.wire.messages.log import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 logger: Final = get_logger(__name__)
 
@@ -51,10 +58,9 @@ async def epoch_ends(
         except CoordinatorError as error:
             logger.debug("leader epochs could not be checked: %s", error)
             return
-        for result in answer.topics:
-            for row in result.partitions:
-                if row.error_code == codes.NONE:
-                    found[TopicPartition(result.topic, row.partition)] = EpochEnd(row.leader_epoch, row.end_offset)
+        for partition, row in match_epochs(cluster.answers, leader, partitions, answer).rows.items():
+            if row.error_code == codes.NONE:
+                found[partition] = EpochEnd(row.leader_epoch, row.end_offset)
 
     tasks = [asyncio.ensure_future(ask(leader, partitions)) for leader, partitions in leaders.items()]
     if tasks:
@@ -64,7 +70,22 @@ async def epoch_ends(
             for task in tasks:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return {partition: end for partition, end in found.items() if partition in wanted}
+    return found
+
+
+def match_epochs(
+    answers: AnswerCheck, leader: Broker, asked: Collection[TopicPartition], answer: OffsetForLeaderEpochResponse
+) -> Matched[TopicPartition, EpochEndOffset]:
+    """Return the rows of the partitions that the leader was asked for, and errors for partitions without a usable row."""
+    rows = ((TopicPartition(topic.topic, row.partition), row) for topic in answer.topics for row in topic.partitions)
+    return answers.match("OffsetForLeaderEpoch", leader.address, asked, rows, lambda _, row: _senseless(row))
+
+
+def _senseless(row: EpochEndOffset) -> str | None:
+    """Return why a row names no end of an epoch, or None; -1 and -1 mean that no such epoch is known."""
+    if row.error_code == codes.NONE and (min(row.leader_epoch, row.end_offset) < -1 or row.leader_epoch >= 0 > row.end_offset):
+        return f"end offset {row.end_offset} of leader epoch {row.leader_epoch}"
+    return None
 
 
 def epochs_request(wanted: Mapping[TopicPartition, tuple[int, int]]) -> OffsetForLeaderEpochRequest:

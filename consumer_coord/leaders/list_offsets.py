@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import RetriableError, UnknownTopicError
+from consumer_coord.errors import CoordinatorError, RequestTimedOutError, RetriableError, UnknownTopicError
 from consumer_coord.group.error_steps import fatal
+from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import by_leader
+from consumer_coord.net.metadata import Broker, Metadata, by_leader
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline, retrying
-from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
@@ -68,93 +70,129 @@ class ListedOffset:
         return OffsetAndMetadata(self.offset, self.leader_epoch)
 
 
-async def list_offsets(
-    cluster: ClusterClient,
-    wanted: Mapping[TopicPartition, int],
-    deadline: Deadline,
-    *,
-    read_committed: bool = False,
-    found: dict[TopicPartition, ListedOffset] | None = None,
-) -> Mapping[TopicPartition, ListedOffset]:
-    """Return each partition's first offset at or after its timestamp, its end offset for LATEST, or its start for EARLIEST.
+#: The offset of each wanted partition, or its error.
+Listed = Results[ListedOffset]
 
-    With ``read_committed``, LATEST is the last stable offset. Raise :class:`UnknownTopicError` if the cluster still does not
-    have a partition at ``deadline``, and a retriable error if brokers do not respond. In both cases, ``found`` contains the
-    offsets that were found before the error.
+
+async def list_offsets(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline, *, read_committed: bool = False
+) -> Listed:
+    """Look up each partition's first offset at or after its timestamp, its end offset for LATEST, or its start for EARLIEST.
+
+    With ``read_committed``, LATEST is the last stable offset. A partition whose leader is unknown, does not respond, or
+    responds without a usable row is asked for again until ``deadline``, with back-off; the others keep their offsets. Raise no
+    error of a broker: the result has an offset or an error for each partition, for instance :class:`UnknownTopicError`.
     """
-    found = {} if found is None else found
+    look_up = _LookUp(cluster, wanted, read_committed)
     watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)
     try:
         async for attempt in retrying(cluster.backoff, deadline, what="ListOffsets"):
             with attempt:
-                await _ask_leaders(cluster, wanted, found, deadline, read_committed)
+                await look_up.ask(deadline)
+    except RetriableError:
+        # The time is over; ``failed`` has the error of each partition.
+        assert look_up.failed
     finally:
         cluster.unwatch(watch)
-    return found
+    return Listed(look_up.found, look_up.failed)
 
 
 async def list_available(
-    cluster: ClusterClient,
-    wanted: Mapping[TopicPartition, int],
-    timeout_ms: float,
-    note: Callable[[Collection[TopicPartition], RetriableError], None],
-    *,
-    read_committed: bool = False,
-    others_wait: bool = False,
-) -> Mapping[TopicPartition, ListedOffset]:
-    """Return the offsets of the partitions whose leaders respond, so that a partition without a leader delays no other.
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float, *, read_committed: bool = False
+) -> Listed:
+    """Look up the offsets of the partitions whose leaders respond, so that a partition without a leader delays no other.
 
-    Raise a retriable error if no leader responded within ``timeout_ms``. ``note`` receives the partitions without an offset and
-    the error of each round. ``others_wait``: partitions that are not in ``wanted`` also wait for this look-up, so return after
-    the first round, even without an offset. For the arguments and the offsets, see :func:`list_offsets`.
+    Return when at least one partition has its offset, or ``timeout_ms`` have passed, or no retry can help. For the arguments
+    and the result, see :func:`list_offsets`.
     """
-    found: dict[TopicPartition, ListedOffset] = {}
     deadline, round_ms = Deadline.after(timeout_ms), _ROUND_MS
-    while wanted and not found:
+    while True:
         # A slow leader needs a longer round.
         limit = Deadline.after(min(deadline.remaining_ms, round_ms))
         round_ms *= 2
+        result = await list_offsets(cluster, wanted, limit, read_committed=read_committed)
+        if result.found or not result.retriable or deadline.passed:
+            return result
+
+
+class _LookUp:
+    """One look-up: the offsets found so far, and the last error of each other partition."""
+
+    def __init__(self, cluster: ClusterClient, wanted: Mapping[TopicPartition, int], read_committed: bool) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._read_committed = read_committed
+        self.found: dict[TopicPartition, ListedOffset] = {}
+        self.failed: dict[TopicPartition, CoordinatorError] = {}
+
+    async def ask(self, deadline: Deadline) -> None:
+        """Ask the leaders of the partitions without a result; raise a retriable error if partitions remain that it may help."""
+        left = self._left()
         try:
-            await list_offsets(cluster, wanted, limit, read_committed=read_committed, found=found)
-        except RetriableError as error:
-            if not (found or others_wait or deadline.remaining_ms > 0):
-                raise
-            note(wanted.keys() - found.keys(), error)
-            if others_wait:
-                break
-    return found
+            metadata = self._cluster.metadata
+            leaders, unknown = by_leader(metadata, left)
+            if unknown:
+                metadata = await self._cluster.refresh(deadline)
+                leaders, unknown = by_leader(metadata, left)
+            self._fail({one: _no_leader(metadata, one) for one in unknown})
+            await asyncio.gather(*(self._ask_leader(leader, asked, deadline) for leader, asked in leaders.items()))
+            left = self._left()
+            if left:
+                self._cluster.refresh_soon()
+                await self._cluster.refresh(deadline)
+        except CoordinatorError as error:
+            # No broker has reported the leaders.
+            self._fail(dict.fromkeys(left, error))
+        if left := self._left():
+            raise self.failed[left[0]]
 
+    def _left(self) -> list[TopicPartition]:
+        """Return the partitions that have neither an offset nor a refusal."""
+        return [
+            one for one in self._wanted if one not in self.found and isinstance(self.failed.get(one), RetriableError | None)
+        ]
 
-async def _ask_leaders(
-    cluster: ClusterClient,
-    wanted: Mapping[TopicPartition, int],
-    found: dict[TopicPartition, ListedOffset],
-    deadline: Deadline,
-    read_committed: bool,
-) -> None:
-    missing = {partition: stamp for partition, stamp in wanted.items() if partition not in found}
-    leaders, unknown = by_leader(cluster.metadata, missing)
-    if unknown:
-        leaders, unknown = by_leader(await cluster.refresh(deadline), missing)
-    requests = [
-        cluster.request(
-            leader,
-            _request({partition: missing[partition] for partition in partitions}, read_committed),
-            timeout_ms=cluster.config.request_timeout_ms,
-            patience_ms=max(1.0, deadline.remaining_ms),
+    def _fail(self, errors: Mapping[TopicPartition, CoordinatorError]) -> None:
+        for partition, error in errors.items():
+            # A time-out at the deadline says less than the error before it.
+            if not isinstance(error, RequestTimedOutError) or partition not in self.failed:
+                self.failed[partition] = error
+
+    async def _ask_leader(self, leader: Broker, asked: Sequence[TopicPartition], deadline: Deadline) -> None:
+        stamps = {partition: self._wanted[partition] for partition in asked}
+        try:
+            answer: ListOffsetsResponse = await self._cluster.request(
+                leader,
+                _request(stamps, self._read_committed),
+                timeout_ms=self._cluster.config.request_timeout_ms,
+                patience_ms=max(1.0, deadline.remaining_ms),
+            )
+        except CoordinatorError as error:
+            self._fail(dict.fromkeys(asked, error))
+            return
+        matched = self._cluster.answers.match(
+            "ListOffsets", leader.address, stamps, _rows(answer), lambda one, row: _senseless(stamps[one], row)
         )
-        for leader, partitions in leaders.items()
-    ]
-    answers = await asyncio.gather(*requests, return_exceptions=True)
-    failures = [answer if isinstance(answer, BaseException) else _take(answer, found) for answer in answers]
-    if unknown:
-        failures = [UnknownTopicError(f"the cluster has no leader for {listed(unknown)}: does the topic exist?", code=3)]
-    failure = next((one for one in failures if one is not None), None)
-    if failure is not None:
-        if isinstance(failure, RetriableError):
-            cluster.refresh_soon()
-            await cluster.refresh(deadline)
-        raise failure
+        self._fail(matched.unanswered)
+        for partition, row in matched.rows.items():
+            if row.error_code == codes.NONE:
+                self.found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
+                self.failed.pop(partition, None)
+            else:
+                self._fail({partition: _refused(partition, row.error_code, leader)})
+
+
+def _no_leader(metadata: Metadata, partition: TopicPartition) -> CoordinatorError:
+    code = metadata.errors.get(partition.topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if not codes.is_retriable(code):
+        return fatal(code, group_id="", request=f"Metadata of {partition}")
+    return UnknownTopicError(f"the cluster has no leader for {partition}: does the topic exist?", code=3)
+
+
+def _refused(partition: TopicPartition, code: int, leader: Broker) -> CoordinatorError:
+    if codes.is_retriable(code):
+        return RetriableError(f"ListOffsets of {partition} at {leader.address}: {codes.error_name(code)}", code=code)
+    return fatal(code, group_id="", request=f"ListOffsets of {partition}")
 
 
 def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> ListOffsetsRequest:
@@ -168,16 +206,15 @@ def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> List
     )
 
 
-def _take(answer: ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> RetriableError | None:
-    """Add the offsets in one leader's response to ``found``; return the last retriable error, or raise any other error."""
-    failure = None
-    for topic in answer.topics:
-        for row in topic.partitions:
-            partition = TopicPartition(topic.name, row.partition_index)
-            if row.error_code == codes.NONE:
-                found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
-            elif codes.is_retriable(row.error_code):
-                failure = RetriableError(f"{partition}: {codes.error_name(row.error_code)}", code=row.error_code)
-            else:
-                raise fatal(row.error_code, group_id="", request=f"ListOffsets of {partition}")
-    return failure
+def _rows(answer: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, ListOffsetsPartitionResponse]]:
+    return ((TopicPartition(topic.name, row.partition_index), row) for topic in answer.topics for row in topic.partitions)
+
+
+def _senseless(timestamp: int, row: ListOffsetsPartitionResponse) -> str | None:
+    """Return why a row is no answer to a look-up of ``timestamp``, or None."""
+    if row.error_code != codes.NONE:
+        return None
+    # Only for a time, -1 has a meaning: no record is as recent. librdkafka's OFFSET_END is -1, too.
+    if row.offset < (0 if timestamp in (LATEST, EARLIEST) else -1):
+        return f"offset {row.offset}"
+    return f"leader epoch {row.leader_epoch}" if row.leader_epoch < -1 else None

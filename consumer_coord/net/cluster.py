@@ -22,6 +22,7 @@ from consumer_coord.errors import (
     RetriableError,
     UnreachableError,
 )
+from consumer_coord.net.answers import AnswerCheck
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.connections import Connections
@@ -68,6 +69,8 @@ class ClusterClient:
         self.config = config
         self.metadata: Metadata = Metadata()
         self.environment = environment
+        #: Compares the brokers' responses with the requests.
+        self.answers: AnswerCheck = AnswerCheck()
         self.backoff: Backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._connections = connections or Connections(config, environment, authenticator)
         self._owns_connections = connections is None

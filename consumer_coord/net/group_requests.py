@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
+from consumer_coord.net.answers import AnswerCheck
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.topic_partition import TopicPartition, by_topic
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import decode_response
 from consumer_coord.wire.messages.group import FindCoordinatorRequest
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,
@@ -19,6 +22,8 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 
 _GROUP = 0
@@ -46,6 +51,8 @@ class WantedOffsets:
 
     partitions: frozenset[TopicPartition]
     topic_ids: frozenset[tuple[str, uuid.UUID]]
+    #: Whether an answer for some of the partitions is enough.
+    some: bool
 
 
 def find_coordinator(group_id: str) -> Versioned:
@@ -59,10 +66,24 @@ def find_coordinator(group_id: str) -> Versioned:
     return Versioned(FindCoordinatorRequest, build)
 
 
-def coordinator_in(answer: Any) -> tuple[int, Broker]:
-    """Return the error code and the coordinator in a response to :func:`find_coordinator`."""
-    found = answer.coordinators[0] if answer.coordinators else answer
+def coordinator_in(answer: Any, group_id: str, answers: AnswerCheck) -> tuple[int, Broker]:
+    """Return the error code and the coordinator in a response to :func:`find_coordinator`.
+
+    Raise :class:`~consumer_coord.errors.IncompleteResponseError` if the response names no coordinator of this group.
+    """
+    # Up to version 3, the response is about the only group in the request, and has no key.
+    rows = [(one.key, one) for one in answer.coordinators] if answer.coordinators else [(group_id, answer)]
+    matched = answers.match("FindCoordinator", "a broker", [group_id], rows, lambda _, row: _senseless_coordinator(row))
+    if matched.unanswered:
+        raise matched.unanswered[group_id]
+    found = matched.rows[group_id]
     return found.error_code, Broker(found.node_id, found.host, found.port)
+
+
+def _senseless_coordinator(row: Any) -> str | None:
+    if row.error_code == codes.NONE and not (row.host and row.port > 0):
+        return f"the address {row.host!r}, port {row.port}"
+    return None
 
 
 def offset_fetch(
@@ -100,17 +121,40 @@ def offset_fetch(
         groups = [OffsetFetchRequestGroup(group_id=group_id, member_id=member_id, member_epoch=member_epoch, topics=of_group)]
         return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
+    def read(version: int, frame: bytes) -> OffsetFetchResponse:
+        answer = decode_response(OffsetFetchResponse, version, frame)[1]
+        if version >= _GROUPS_FROM:
+            return answer
+        # Older responses are about the only group in the request. In both forms, a topic has a name and partitions.
+        topics: Any = answer.topics
+        group = OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=answer.error_code)
+        return OffsetFetchResponse(groups=[group])
+
     by_id = topics is not None and all(ids.get(name, NO_TOPIC_ID) != NO_TOPIC_ID for name in topics)
-    return Versioned(OffsetFetchRequest, build, None if by_id else OFFSET_FETCH_BY_NAME)
+    return Versioned(OffsetFetchRequest, build, None if by_id else OFFSET_FETCH_BY_NAME, decode=read)
 
 
-def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) -> tuple[int, Iterator[FetchedOffset]]:
-    """Return the error code and the partitions of the response to :func:`offset_fetch`, which was called with ``topic_ids``."""
+def offsets_in(
+    answer: OffsetFetchResponse,
+    group_id: str,
+    answers: AnswerCheck,
+    sender: Broker,
+    topic_ids: Mapping[str, uuid.UUID] | None = None,
+) -> tuple[int, Iterator[FetchedOffset]]:
+    """Return the error code and the rows of the response to :func:`offset_fetch`, which was called with ``topic_ids``.
+
+    Raise :class:`~consumer_coord.errors.IncompleteResponseError` if the response is not about the group. The caller must
+    compare the rows with the partitions that it asked for (:func:`senseless_offset`), unless it asked for all.
+    """
+    matched = answers.match("OffsetFetch", sender.address, [group_id], ((group.group_id, group) for group in answer.groups))
+    if matched.unanswered:
+        raise matched.unanswered[group_id]
+    group = matched.rows[group_id]
     names = {topic_id: name for name, topic_id in (topic_ids or {}).items()}
-    group = answer.groups[0] if answer.groups else answer
     return group.error_code, (
         FetchedOffset(
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), row.partition_index),
+            # The topics of a response older than version 10 have no id.
+            TopicPartition(topic.name or names.get(topic.topic_id, str(topic.topic_id)), row.partition_index),
             row.error_code,
             row.committed_offset,
             row.committed_leader_epoch,
@@ -119,6 +163,15 @@ def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) ->
         for topic in group.topics
         for row in topic.partitions
     )
+
+
+def senseless_offset(row: FetchedOffset) -> str | None:
+    """Return why the values of a row in an OffsetFetch response have no meaning, or None; -1 means that there is no commit."""
+    if row.error_code != codes.NONE:
+        return None
+    if row.offset < -1:
+        return f"committed offset {row.offset}"
+    return f"leader epoch {row.leader_epoch}" if row.leader_epoch < -1 else None
 
 
 def offset_commit(request: OffsetCommitRequest) -> Versioned:

@@ -243,13 +243,16 @@ class BlockingCoordinator:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return the offset for each partition's time (ms since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``)."""
+        """Return the offset for each partition's time (ms since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``).
+
+        Raise the error of the first partition without an offset, for example a retriable error at the time limit.
+        """
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
         async def look_up() -> Mapping[TopicPartition, ListedOffset]:
             # Create the deadline on the loop, because it uses the loop's time.
             deadline = Deadline.after(limit)
-            return await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)
+            return (await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)).complete()
 
         return self.call(look_up, timeout_ms)
 

@@ -40,6 +40,7 @@ from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, cli
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.stage import Stage, rule_of
+from consumer_coord.simulation.wrong_answers import REFUSALS
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes
 
@@ -526,6 +527,8 @@ class MemberProcess:
         stage = self._stage
         if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
+        if stage.cluster.refused and error.code in REFUSALS:
+            return "a broker refused the look-up of a start"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows only one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"

@@ -49,7 +49,7 @@ async def draw_bounds(
         return {one: random.randint(min(cluster.log_start(one), ends[one]), ends[one]) for one in chosen}
     moment_ms = cluster.wall_clock_ms() - random.randint(-1_000, _OLDEST_MS)
     found = await list_offsets(client, dict.fromkeys(ends, moment_ms), Deadline.after(_LIMIT_MS))
-    return {partition: row.offset for partition, row in sorted(found.items())}
+    return {partition: row.offset for partition, row in sorted(found.complete().items())}
 
 
 def _log(cluster: SimulatedCluster, partition: TopicPartition) -> RecordedLog | None:

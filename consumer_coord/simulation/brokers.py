@@ -28,6 +28,7 @@ from consumer_coord.simulation.network import Server, SimulatedNetwork
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fetching
+from consumer_coord.simulation.wrong_answers import WrongAnswer, WrongApis
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import decode_request_header, decode_response, encode_response
@@ -124,6 +125,10 @@ class SimulatedCluster:
         self.loop = loop
         self.network = network
         self.loading_ms = 0
+        #: How the brokers answer wrongly at present.
+        self.wrong_answers: list[WrongAnswer] = []
+        #: Whether brokers have refused the look-up of a partition.
+        self.refused: bool = False
         #: Data plane of a member -> the function to call with each partition that received records.
         self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
@@ -178,8 +183,8 @@ class SimulatedCluster:
         """Stop all brokers permanently."""
         self.kafka.close()
 
-    def _apis(self, node: BrokerNode) -> KafkaApis | AgedApis:
-        apis = KafkaApis(node)
+    def _apis(self, node: BrokerNode) -> Server:
+        apis = WrongApis(KafkaApis(node), self.wrong_answers)
         if not self.fetch_versions:
             return apis
         return AgedApis(apis, lambda: self.fetch_versions[node.broker_id])

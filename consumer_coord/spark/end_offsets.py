@@ -108,17 +108,15 @@ class EndOffsets:
         cluster, began_s = self._coordinator.cluster, time.monotonic()
         wanted = dict.fromkeys(positions, LATEST)
         deadline = Deadline.after(REQUEST_TIMEOUT_MS)
-        problems: list[CoordinatorError] = []
-        found = await list_available(
-            cluster, wanted, REQUEST_TIMEOUT_MS, lambda _, error: problems.append(error), read_committed=self._read_committed
-        )
+        result = await list_available(cluster, wanted, REQUEST_TIMEOUT_MS, read_committed=self._read_committed)
+        found = result.found or result.complete()
         ahead = dict.fromkeys((one for one, end in found.items() if end.offset < positions[one]), LATEST)
         if ahead and self._read_committed:
             # A position may be above the last stable offset, because a consumer with read_uncommitted committed the position.
-            logs = await list_offsets(cluster, ahead, deadline)
+            logs = (await list_offsets(cluster, ahead, deadline)).complete()
             found = {**found, **{one: attrs.evolve(end, offset=min(end.offset, positions[one])) for one, end in logs.items()}}
         ends = {partition: listed.offset for partition, listed in found.items()}
-        problem = problems[-1] if len(found) < len(wanted) else None
+        problem = next(iter(result.failed.values()), None)
         view = EndsView(found, ends, began_s, before.ids, before.ids_at_s, problem)
         if began_s - view.ids_at_s > IDS_FRESH_S or view.went_back(before):
             asked_s = time.monotonic()

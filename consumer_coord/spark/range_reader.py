@@ -495,8 +495,8 @@ class RangeReader:
 
         async def ask() -> tuple[int, int]:
             deadline = Deadline.after(min(_LOOK_UP_TIMEOUT_MS, self._timeout_ms))
-            low = await list_offsets(self._cluster, {key: EARLIEST}, deadline)
-            high = await list_offsets(self._cluster, {key: LATEST}, deadline)
+            low = (await list_offsets(self._cluster, {key: EARLIEST}, deadline)).complete()
+            high = (await list_offsets(self._cluster, {key: LATEST}, deadline)).complete()
             return low[key].offset, high[key].offset
 
         try:

@@ -63,7 +63,7 @@ async def look(
         return None
     if starting.needs_latest:
         found = await list_offsets(cluster, dict.fromkeys(view.partitions, LATEST), deadline, read_committed=read_committed)
-        ends = {partition: one.offset for partition, one in found.items()}
+        ends = {partition: one.offset for partition, one in found.complete().items()}
         if await _has_commits(coordinator, view, deadline):
             return None
     return Beginning(view.topics, ends)

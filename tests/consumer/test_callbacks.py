@@ -21,6 +21,7 @@ from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
 from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.carry_out import Holder, carry_out, run_through
+from consumer_coord.net.answers import Results
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
@@ -477,10 +478,10 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     state.lose()
     state.publish(2, {partition})
     run_through(engine.attend())
-    looked_up[0].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(1))}
+    looked_up[0].found = Results({partition: Start(Origin.COMMIT, OffsetAndMetadata(1))})
     run_through(engine.attend())
     assert assigned == {}
-    looked_up[1].found = {partition: Start(Origin.COMMIT, OffsetAndMetadata(2))}
+    looked_up[1].found = Results({partition: Start(Origin.COMMIT, OffsetAndMetadata(2))})
     run_through(engine.attend())
     assert assigned == {partition: OffsetAndMetadata(2)}
     assert not engine.waiting_for_start

@@ -32,7 +32,7 @@ from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError, WakeupError
 from consumer_coord.fetch import FetchedRecords, Fetcher
-from consumer_coord.leaders.list_offsets import ListedOffset
+from consumer_coord.leaders.list_offsets import Listed, ListedOffset
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row
@@ -411,8 +411,8 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     at = TopicPartition("orders", 0)
     now = SimpleNamespace(position=0, end=50, serial=1, moment=0.0, topic_id=uuid.UUID(int=1))
 
-    async def list_offsets(*_: Any, found: dict[TopicPartition, ListedOffset], **__: Any) -> None:
-        found[at] = ListedOffset(now.end)
+    async def list_offsets(*_: Any, **__: Any) -> Listed:
+        return Listed({at: ListedOffset(now.end)})
 
     async def look() -> tuple[bool, bool]:
         start = OffsetAndMetadata(0)

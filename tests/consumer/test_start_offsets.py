@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -389,6 +390,29 @@ def test_a_commit_behind_the_end_of_its_epoch_begins_again_at_that_end(kafka: Em
         assert began.offset == 10
         produce(kafka, "orders", {0: range(10, 13)})
         assert [message.offset() for message in take(one, 3)] == [10, 11, 12]
+
+
+@pytest.mark.parametrize("reset", ["latest", "none"])
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_commit_in_an_epoch_that_the_log_does_not_know_is_where_reading_starts(
+    kafka: EmbeddedKafka, reset: str, columns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Offsets that were copied from another cluster have that cluster's epochs."""
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka, auto_offset_reset=reset) as one:
+        one.commit(offsets=[TopicPartition("orders", 0, 7, leader_epoch=5), row(1, 0)], asynchronous=False)
+        one.subscribe(["orders"])
+        if columns:
+            found: list[int] = []
+
+            def read() -> None:
+                found.extend(pa.record_batch(one.consume_arrow(timeout=0.1))["offset"].to_pylist())
+
+            eventually(lambda: len(found) == 3, step=read)
+        else:
+            found = [message.offset() for message in take(one, 3)]
+    assert found == [7, 8, 9]
+    assert "orders-0: starting at the committed offset 7, although the log does not know its leader epoch 5" in caplog.text
 
 
 def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: EmbeddedKafka) -> None:

@@ -515,6 +515,25 @@ def test_a_start_whose_epoch_is_gone(newest: Callable[[int], None], version: int
     play(test)
 
 
+@pytest.mark.parametrize("version", [11, 12, 18])
+def test_a_start_whose_epoch_the_log_does_not_know_is_read(newest: Callable[[int], None], version: int) -> None:
+    """Offsets that were copied from another cluster have that cluster's epochs, which proves no loss."""
+    newest(version)
+
+    async def test(world: World) -> None:
+        expected = world.write(T0, 9)
+        reader = Reader(Fetcher(world.client()))
+        reader.assign({T0: FetchStart(1, 4, 5)})
+        await reader.read_to({T0: 9})
+        assert reader.records[T0] == expected[4:]
+        reader.assign({T0: FetchStart(2, 40, 5)})
+        await reader.until(lambda: bool(reader.stopped))
+        assert reader.stopped[0].reason is StopReason.OUT_OF_RANGE
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
 @pytest.mark.parametrize("version", [4, 18])
 def test_an_offset_outside_the_log(newest: Callable[[int], None], version: int) -> None:
     newest(version)
@@ -652,6 +671,67 @@ def test_a_response_about_a_partition_that_was_not_asked_for_is_not_used() -> No
         world.servers[0].edit = None
         await reader.read_to({T0: 1})
         assert reader.records[T0] == expected
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
+def lacking(partition: TopicPartition) -> Callable[[FetchResponse], FetchResponse]:
+    """Return an edit that omits a partition's row."""
+
+    def apply(response: FetchResponse) -> FetchResponse:
+        topics = [
+            attrs.evolve(topic, partitions=[row for row in topic.partitions if row.partition_index != partition.partition])
+            for topic in response.responses
+        ]
+        return attrs.evolve(response, responses=tuple(topics))
+
+    return apply
+
+
+def doubled(response: FetchResponse) -> FetchResponse:
+    """Add a row for a partition that was not asked for."""
+    topics = [
+        attrs.evolve(topic, partitions=[*topic.partitions, attrs.evolve(topic.partitions[0], partition_index=77)])
+        for topic in response.responses
+    ]
+    return attrs.evolve(response, responses=tuple(topics))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_row_that_is_missing_costs_its_own_partition_only(newest: Callable[[int], None], version: int) -> None:
+    newest(version)
+
+    async def test(world: World) -> None:
+        expected = {one: world.write(one) for one in (T0, T1)}
+        server = world.servers[0]
+        server.edit = lacking(T1)
+        reader = Reader(Fetcher(world.client()))
+        reader.assign(from_start(T0, T1))
+        await reader.read_to({T0: 1})
+        began = len(server.requests)
+        await asyncio.sleep(20)
+        assert len(server.requests) - began < 100, "each repeated request waits for the back-off, or for new records"
+        assert T1 not in reader.records
+        server.edit = None
+        await reader.read_to({T0: 1, T1: 1})
+        assert reader.records == expected
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_row_too_many_costs_nothing(newest: Callable[[int], None], version: int) -> None:
+    newest(version)
+
+    async def test(world: World) -> None:
+        expected = {one: world.write(one) for one in (T0, T1)}
+        world.servers[0].edit = doubled
+        reader = Reader(Fetcher(world.client()))
+        reader.assign(from_start(T0, T1))
+        await reader.read_to({T0: 1, T1: 1})
+        assert reader.records == expected
         await reader.fetcher.close()
 
     play(test, brokers=1)

@@ -17,6 +17,7 @@ from consumer_coord.fetch import error_steps
 from consumer_coord.fetch.batches import Reach, reach
 from consumer_coord.fetch.error_steps import Step
 from consumer_coord.fetch.sessions import FetchSession, Wanted
+from consumer_coord.net.answers import AnswerCheck
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import (
@@ -25,6 +26,7 @@ from consumer_coord.wire.messages.log import (
     FetchResponse,
     PartitionData,
 )
+from tests.support.group.virtual import in_virtual_time
 
 IDS = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
 
@@ -53,7 +55,7 @@ def test_the_reach_is_that_of_the_whole_batches(shapes: Sequence[tuple[int, int]
     shown = data[: len(data) - cut] if cut < len(data) else data
     whole = [end for end in ends if end[0] <= len(shown)]
     if whole:
-        assert reach(shown, offset) == reach(memoryview(shown), offset) == Reach(*whole[-1])
+        assert reach(shown, offset) == reach(memoryview(shown), offset) == Reach(0, *whole[-1])
     else:
         with pytest.raises(MalformedMessageError, match="no complete record batch"):
             reach(shown, offset)
@@ -66,11 +68,20 @@ def test_any_bytes_have_a_reach_or_raise(junk: bytes, offset: int) -> None:
             found = reach(data, offset)
         except CoordinatorError:
             continue  # any other exception fails the test
-        assert 0 < found.size <= len(data)
-        assert found.next_offset > offset
+        assert 0 <= found.begin <= found.end <= len(data)
+        assert found.next_offset >= offset
+        assert (found.next_offset > offset) == (found.begin < found.end)
 
 
-@pytest.mark.parametrize("data", [batch(5, 2), batch(8, 1) + batch(7, 1), batch(8, 2) + batch(9, 1)])
+def test_batches_before_the_offset_are_skipped() -> None:
+    old, current = batch(0, 5), batch(5, 10)
+    assert reach(old + current, 10) == Reach(len(old), len(old + current), 15, 0)
+    assert reach(old + batch(3, 2) + current, 10).begin == len(old + batch(3, 2))
+    only_old = reach(old, 10)
+    assert (only_old.begin, only_old.end, only_old.next_offset) == (len(old), len(old), 10)
+
+
+@pytest.mark.parametrize("data", [batch(8, 1) + batch(7, 1), batch(8, 2) + batch(9, 1)])
 def test_offsets_never_go_back(data: bytes) -> None:
     with pytest.raises(MalformedMessageError, match="has the wrong offsets"):
         reach(data, 8)
@@ -135,15 +146,35 @@ def test_the_brokers_session_always_knows_what_the_client_wants(version: int, se
             if not context.incremental or random.random() < 0.5
         ]
         session_id = 0 if context.session is None else context.session.session_id
-        rows_by_partition = client.answered(FetchResponse(session_id=session_id, responses=rows))
-        assert set(rows_by_partition) <= set(wanted)
+        matched = client.answered(FetchResponse(session_id=session_id, responses=rows), AnswerCheck(), "kafka:9092")
+        assert set(matched.rows) <= set(wanted)
+        assert not matched.unanswered
 
 
-def test_a_full_response_without_a_partition_is_refused() -> None:
-    session = FetchSession()
-    session.build(18, {TopicPartition("a", 0): Wanted(IDS["a"], 0)})
-    with pytest.raises(MalformedMessageError, match="lacks a-0"):
-        session.answered(FetchResponse(session_id=5, responses=()))
+def _row(topic: str, partition: int) -> FetchableTopicResponse:
+    row = PartitionData(partition_index=partition, error_code=0, high_watermark=0, records=b"")
+    return FetchableTopicResponse(topic_id=IDS[topic], partitions=(row,))
+
+
+@in_virtual_time
+async def test_a_wrong_response_keeps_the_rows_that_were_asked_for_and_begins_a_new_session(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session, answers, (one, two) = FetchSession(), AnswerCheck(), (TopicPartition("a", 0), TopicPartition("a", 1))
+    wanted = {one: Wanted(IDS["a"], 0), two: Wanted(IDS["a"], 0)}
+    session.build(18, wanted)
+    lacking = session.answered(FetchResponse(session_id=5, responses=[_row("a", 0)]), answers, "kafka:9092")
+    assert (set(lacking.rows), set(lacking.unanswered)) == ({one}, {two})
+    assert session.build(18, wanted).session_epoch == 0
+    session.answered(FetchResponse(session_id=6, responses=[_row("a", 0), _row("a", 1)]), answers, "kafka:9092")
+    assert session.build(18, wanted).session_epoch == 1
+    extra = session.answered(FetchResponse(session_id=6, responses=[_row("a", 0), _row("a", 7)]), answers, "kafka:9092")
+    assert (set(extra.rows), set(extra.unanswered)) == ({one}, set())
+    assert session.build(18, wanted).session_epoch == 0
+    assert [each.getMessage() for each in caplog.records] == [
+        "the response of kafka:9092 to Fetch has no row for a-1; asking again",
+        "the response of kafka:9092 to Fetch has a row for a-7, which was not asked for and is ignored",
+    ]
 
 
 # -- errors

@@ -29,13 +29,13 @@ def late_answers_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetcher, "is_current", lambda self, state: state.partition in self._states)
     take = BrokerFetches._take
 
-    def for_the_present(self: BrokerFetches, response: Any, named: Any, states: Mapping[Any, FetchState]) -> None:
+    def for_the_present(self: BrokerFetches, response: Any, named: Any, states: Mapping[Any, FetchState], by: str) -> None:
         owners: dict[Any, Any] = {partition: state.owner for partition, state in states.items()}
         present = {partition: owners[partition]._states.get(partition, state) for partition, state in states.items()}
         for partition, state in present.items():
             if partition in named:
                 state.offset = named[partition].offset
-        take(self, response, named, present)
+        take(self, response, named, present, by)
 
     patch.setattr(BrokerFetches, "_take", for_the_present)
 
@@ -103,7 +103,7 @@ def the_next_offset_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
     def short(records: Any, offset: int) -> Reach:
         found = reach(records, offset)
-        return attrs.evolve(found, next_offset=found.next_offset + (found.size > 400))
+        return attrs.evolve(found, next_offset=found.next_offset + (found.end > 400))
 
     patch.setattr(broker, "reach", short)
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import RetriableError
 from consumer_coord.leaders import list_offsets as leaders
-from consumer_coord.leaders.list_offsets import ListedOffset, list_available, list_offsets
+from consumer_coord.leaders.list_offsets import Listed, list_available, list_offsets
 from consumer_coord.spark import end_offsets
 from tests.support.spark.memberships import Run, prepared, run, together
 from tests.support.spark.producing import produce
@@ -153,7 +153,7 @@ def test_available_now_waits_for_end_offsets(kafka: EmbeddedKafka, runs: list[Ru
     fill(kafka, "orders-a", 20)
     failures = iter([RetriableError("no leader")] * 5)
 
-    async def away(*arguments: Any, **named: Any) -> Mapping[TopicPartition, ListedOffset]:
+    async def away(*arguments: Any, **named: Any) -> Listed:
         if (failure := next(failures, None)) is not None:
             raise failure
         return await list_available(*arguments, **named)
@@ -170,11 +170,11 @@ def test_a_partition_without_a_leader_does_not_stop_the_others(
     runs.append(query := run(kafka.bootstrap_servers, {"subscribe": "orders-a", "startingOffsets": "earliest"}))
     together(runs, lambda: query.owned == 2, "its partitions")
 
-    async def without_1(cluster: Any, wanted: Mapping[Any, int], *arguments: Any, found: dict[Any, Any], **named: Any) -> None:
+    async def without_1(cluster: Any, wanted: Mapping[Any, int], *arguments: Any, **named: Any) -> Listed:
         led = {one: stamp for one, stamp in wanted.items() if one.partition != 1}
-        await list_offsets(cluster, led, *arguments, found=found, **named)
-        if len(led) < len(wanted):
-            raise RetriableError("orders-a-1 has no leader")
+        result = await list_offsets(cluster, led, *arguments, **named)
+        away_now = dict.fromkeys(wanted.keys() - led.keys(), RetriableError("orders-a-1 has no leader"))
+        return Listed(result.found, {**result.failed, **away_now})
 
     with monkeypatch.context() as away:
         away.setattr(leaders, "list_offsets", without_1)

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
-from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.leader import ClusterView
 from consumer_coord.group.committed_offsets import CommittedOffsets
-from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets, reset_timestamp
+from consumer_coord.leaders.list_offsets import LATEST, list_offsets, reset_timestamp
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, listed
 
 T = TypeVar("T")
 
@@ -104,21 +104,23 @@ class Figures:
 
     async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, int]:
         """Return the offsets for timestamps, without partitions whose leader did not respond."""
-        found: dict[TopicPartition, ListedOffset] = {}
-        try:
-            await list_offsets(self._cluster, wanted, deadline, found=found)
-        except CoordinatorError as error:
-            self._log.info("some offsets are missing for the assignor: %s", error)
-        return {partition: row.offset for partition, row in found.items()}
+        result = await list_offsets(self._cluster, wanted, deadline)
+        if result.failed:
+            first = next(iter(result.failed.values()))
+            self._log.info("the log offsets of %s are missing for the assignor: %s", listed(result.failed), first)
+        return {partition: row.offset for partition, row in result.found.items()}
 
     async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
-        """Return the group's committed offsets (None: no offset); return no offsets if the coordinator did not respond."""
+        """Return the group's committed offsets (None: no offset), without partitions for which no row has arrived."""
         try:
-            found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
+            result = await self._offsets.fetched(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
             self._log.warning("committed offsets could not be fetched for the assignor: %s", error)
             return {}
-        return {partition: None if position is None else position.offset for partition, position in found.items()}
+        if result.failed:
+            first = next(iter(result.failed.values()))
+            self._log.warning("the commits of %s are missing for the assignor: %s", listed(result.failed), first)
+        return {partition: None if position is None else position.offset for partition, position in result.found.items()}
 
 
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:

@@ -217,7 +217,7 @@ class ClassicSession:
         config, link = self._context.config, self._context.link
         timeout_ms = answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms)
         answer = await link.ask(broker, offset_fetch(config.group_id, [min(owned)]), timeout_ms=timeout_ms)
-        whole, offsets = offsets_in(answer)
+        whole, offsets = offsets_in(answer, config.group_id, self._context.cluster.answers, broker)
         for code in (whole, *(row.error_code for row in offsets)):
             if code in _NOT_LOADED:
                 self._status.take(step_for(HEARTBEAT, code), code, "OffsetFetch", broker)

@@ -305,7 +305,7 @@ class FakeBrokers:
         )
 
     def _find_coordinator(self, request: FindCoordinatorRequest) -> Struct:
-        return found_at(self.coordinator)
+        return found_at(self.coordinator, (request.coordinator_keys or [GROUP])[0])
 
     def _join_group(self, request: JoinGroupRequest) -> Struct:
         if not request.member_id and request.group_instance_id is None:
@@ -427,10 +427,10 @@ class RealCoordinator(FakeBrokers):
         return self.group.state.value
 
 
-def found_at(node: int) -> FindCoordinatorResponse:
+def found_at(node: int, group: str = GROUP) -> FindCoordinatorResponse:
     """Return a response to FindCoordinator."""
     return FindCoordinatorResponse(
-        coordinators=(Coordinator(key=GROUP, node_id=node, host=f"broker-{node}", port=9092, error_code=codes.NONE),)
+        coordinators=(Coordinator(key=group, node_id=node, host=f"broker-{node}", port=9092, error_code=codes.NONE),)
     )
 
 
