@@ -214,6 +214,21 @@ def test_core_and_broker_receive_clock_randomness_and_connections() -> None:
             assert not calls, f"{name} calls {calls}"
 
 
+def test_nobody_calls_writelines() -> None:
+    """On CPython 3.12, and 3.13 before 3.13.8, a closing transport registers a writer in ``writelines`` that nothing removes.
+
+    The next connection with the same file number is then never read (CPython gh-136234). ``write`` has no such fault.
+    """
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for package in ("assignors", "consumer_coord", "tests", "examples", "benchmarks", "tools")
+        for _, file in modules_below(package)
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Attribute) and node.attr == "writelines"
+    ]
+    assert not found
+
+
 def core_classes(packages: Sequence[str]) -> Iterator[tuple[str, ast.ClassDef]]:
     """Yield the module and the definition of every class at the top of a module of these packages."""
     for package in packages:

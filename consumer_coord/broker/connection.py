@@ -271,7 +271,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
                     return
                 self._give_back(len(frame))
                 if answer is not None:
-                    self._transport.writelines((_LENGTH.pack(len(answer)), answer))
+                    self._transport.write(_LENGTH.pack(len(answer)) + answer)
                     if not self._writable.is_set():
                         await self._writable.wait()
                 if self._queued_bytes <= _MAX_QUEUED_BYTES and not self._transport.is_reading():

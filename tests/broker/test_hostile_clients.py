@@ -41,6 +41,14 @@ def held(kafka: EmbeddedKafka) -> int:
     return kafka._call(lambda: kafka._memory.held)
 
 
+def reset_after_requests(kafka: EmbeddedKafka, count: int) -> None:
+    """Send ``count`` requests on one connection, and reset the connection without reading the answers."""
+    frame = encode_request(ApiVersionsRequest(), 0, 5, None)
+    with connected(kafka) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.sendall((struct.pack(">i", len(frame)) + frame) * count)
+
+
 @contextlib.contextmanager
 def announcing(kafka: EmbeddedKafka, count: int, length: int, sent: int) -> Iterator[list[socket.socket]]:
     """Connections that announce a frame of ``length`` bytes and send some of them."""
@@ -59,6 +67,15 @@ def test_an_announced_length_takes_no_memory_before_the_bytes_come() -> None:
         assert held(kafka) <= 200 * 65_536
         assert len(opened) == 200
     assert kafka._memory.held == 0, "what a connection held is given back with it"
+
+
+def test_the_broker_serves_the_connections_after_connections_that_were_reset() -> None:
+    """Fails with ``writelines`` on Python 3.12, and on 3.13 before 3.13.8; see ``tests/test_structure.py``."""
+    with EmbeddedKafka() as kafka:
+        for round_ in range(150):
+            for one in range(4):
+                reset_after_requests(kafka, 1 + (round_ + one) % 12)
+            assert answers(kafka)
 
 
 def test_a_connection_ends_that_needs_more_than_all_may_hold(caplog: pytest.LogCaptureFixture) -> None:
