@@ -277,6 +277,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
             if engine is not None:
                 # A waiting poll ends at its next check of the group.
                 engine.closing = True
+                if timeout is None:
+                    engine.core.prepare_to_close()
                 engine.core.application.wake()
                 call = object()
                 await self._turns.take(call)

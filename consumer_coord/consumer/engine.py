@@ -719,7 +719,7 @@ class Engine:
         application, limit_ms = self.core.application, self.core.config.default_api_timeout_ms
         rounds = min(retry.failures if (retry := self.table[one].retry) is not None else 0 for one in wanted)
         limits = TimeLimits(limit_ms, min(limit_ms, _ROUND_MS * 2.0 ** min(rounds, 30)))
-        pending = self._scheduler.start(lambda: find(limits))
+        pending = self.core.look_up(lambda: find(limits))
         look_up = _LookUp(pending)
         self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
         pending.add_done_callback(lambda _: application.wake())

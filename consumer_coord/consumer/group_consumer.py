@@ -790,6 +790,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
         ends = time.monotonic() + limit_s
         failure: CoordinatorError | None = None
+        if timeout is None:
+            self._core.prepare_to_close()
         try:
             if not self._engine.closing:
                 failure = await self._engine.finish(limit_s)

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from consumer_coord.errors import CallbackError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.runtime.blocking_call import CallInterruptedError
-
-T = TypeVar("T")
 
 
 def callback_never_ends(limit_ms: int) -> str:
@@ -78,13 +76,6 @@ class Scheduler:
     def callback_runs_s(self) -> float:
         """The seconds since the current callback began; 0 if no callback is running."""
         return 0.0 if self._running is None else self._loop.time() - self._running_since
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """Start a coroutine as a task."""
-        task = self._loop.create_task(work())
-        # Mark the exception as retrieved, because no code awaits this task after the consumer was closed.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
 
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
         """Call a function after ``delay_s`` seconds; the function must have no reference to the consumer."""

@@ -62,6 +62,9 @@ MOST_WAITING = 10_000
 #: deleted.
 _UNKNOWN_TOPIC_S = 0.5
 
+#: Seconds between two checks whether a broker has responded, while the member is being closed.
+_CHECK_BROKERS_S = 0.25
+
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
 #: Codes of a broker that does not coordinate the group.
 COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
@@ -174,6 +177,7 @@ class CommitLane:
         #: The earliest deadline, in seconds of the loop's clock, for which a timer is set.
         self._due = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._brokers_timer: asyncio.TimerHandle | None = None
         self._closed = False
         #: Functions to call for the tickets that completed since the last :meth:`_notify`.
         self._wakes: dict[Callable[[], object], None] = {}
@@ -563,6 +567,19 @@ class CommitLane:
         self._notify()
         self._set_timer(min((ticket.ends for ticket in self._open()), default=math.inf))
 
+    def need_brokers(self, within_s: float) -> None:
+        """From now on, fail the commits that wait whenever no broker has responded for ``within_s`` seconds; for a close."""
+        if self._brokers_timer is None and not self._closed:
+            self._look_for_brokers(now(), within_s)
+
+    def _look_for_brokers(self, since: float, within_s: float) -> None:
+        silent_s = now() - max(since, self._with.cluster.answered_at)
+        if silent_s >= within_s:
+            why = f": {self.obstacle}" if self.obstacle else ""
+            self._fail(self._open(), RequestTimedOutError(f"no broker has responded for {silent_s:.0f} s{why}"))
+            self._notify()
+        self._brokers_timer = self._loop.call_later(_CHECK_BROKERS_S, self._look_for_brokers, since, within_s)
+
     async def close(self, deadline: Deadline) -> None:
         """Wait for the tickets submitted so far until ``deadline``; then fail these tickets and all later tickets."""
         await self.drained(deadline)
@@ -571,8 +588,9 @@ class CommitLane:
             self._lane.cancel()
             await asyncio.gather(self._lane, return_exceptions=True)
         self._fail_waiting(ClosedError("the coordinator was closed before the commit had a response"))
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._brokers_timer):
+            if timer is not None:
+                timer.cancel()
 
 
 def _wanted(offsets: _Offsets) -> _Offsets:

@@ -11,7 +11,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from assignors.base import Assignor
 from consumer_coord.config import CoordinatorConfig
@@ -42,6 +42,14 @@ from consumer_coord.settings import CONSUMER
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
+
+T = TypeVar("T")
+
+#: How long a close without a time limit waits for its last commits while no broker responds, in seconds: long enough for the
+#: restart of a broker or the move of a coordinator, and short enough for the 30 s after which Kubernetes kills a process.
+_SILENT_S = 10.0
+#: The same for a member whose session has ended, and whom the coordinator may have removed.
+_REMOVED_S = 2.0
 
 
 class ConsumerCoordinator:
@@ -288,6 +296,10 @@ class ConsumerCoordinator:
         """Return the committed offsets as soon as the coordinator has answered for any partition, with the others' errors."""
         return await self.offsets.fetched(partitions, timeout_ms=self._timeout(timeout_ms), some=True)
 
+    def look_up(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Start a look-up for the application, on the loop; :meth:`close` cancels it before the member leaves."""
+        return self._context.tasks.look_up(work())
+
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     async def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
@@ -298,6 +310,15 @@ class ConsumerCoordinator:
         """
         leaving = self.protocol.leave(reason or "leave_group was called", self._deadline(timeout_ms))
         await self._to_the_end(leaving, "leave")
+
+    def prepare_to_close(self) -> None:
+        """Limit the time that :meth:`close` may wait while no broker responds; called if the caller sets no time limit.
+
+        Without the limit, a process that is stopped while its brokers are away would wait for ``default.api.timeout.ms``, and
+        be killed first. A broker that responds, even with an error, is waited for.
+        """
+        removed = self.protocol.subscribed and self.lease.passed
+        self.commits.need_brokers(_REMOVED_S if removed else _SILENT_S)
 
     async def close(self, timeout_ms: float | None = None, *, leave: bool = True, at_exit: bool = False) -> None:
         """Finish commits, leave and end every task within ``timeout_ms``; idempotent.
@@ -310,15 +331,18 @@ class ConsumerCoordinator:
         coordinator = self._context.link.coordinator
         if at_exit and (coordinator is None or self.cluster.open_connection(coordinator) is None):
             return
+        if timeout_ms is None:
+            self.prepare_to_close()
         if self._closing is None or self._closing.done():
             work = self._close(self._deadline(timeout_ms), leave=leave)
             self._closing = self._loop.create_task(work, name=f"close {self.config.group_id}")
         await asyncio.shield(self._closing)
 
     async def _close(self, deadline: Deadline, *, leave: bool) -> None:
+        context = self._context
+        await context.tasks.end_look_ups()
         await self.protocol.close(deadline, leave=leave)
         self._closed = True
-        context = self._context
         if context.peers.leave():
             forget_peers(self.cluster, self.config.group_id, context.peers)
         context.watch.close()

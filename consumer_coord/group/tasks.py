@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.member_log import MemberLog
+
+T = TypeVar("T")
 
 
 class BackgroundTasks:
@@ -20,6 +22,7 @@ class BackgroundTasks:
         self._on_crash = on_crash
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._look_ups: set[asyncio.Task[Any]] = set()
         self._ended = False
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -28,6 +31,19 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task
+
+    def look_up(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a look-up, whose result and error its caller reads; :meth:`end_look_ups` cancels it."""
+        task = self._loop.create_task(work, name=f"look-up of {self._group_id}")
+        self._look_ups.add(task)
+        task.add_done_callback(self._look_ups.discard)
+        # Mark the exception as retrieved, because no code awaits this task after the consumer was closed.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def end_look_ups(self) -> None:
+        """Cancel every look-up, and wait until all have ended."""
+        await _cancelled(self._look_ups)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -44,7 +60,11 @@ class BackgroundTasks:
     async def end(self) -> None:
         """Cancel every task and wait until all have ended."""
         self._ended = True
-        tasks = [task for task in self._tasks if not task.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled(self._tasks)
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    left = [task for task in tasks if not task.done()]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

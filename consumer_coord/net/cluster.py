@@ -16,6 +16,7 @@ from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
     AuthenticationError,
     AuthorizationError,
+    ClosedError,
     CoordinatorError,
     DisconnectedError,
     MalformedMessageError,
@@ -146,6 +147,11 @@ class ClusterClient:
     def reached(self) -> bool:
         """True after a connection succeeded; False again after a broker refused the credentials or TLS of a connection."""
         return self._connections.reached
+
+    @property
+    def answered_at(self) -> float:
+        """Loop time of the last response on a connection that is still open, in seconds; minus infinity without one."""
+        return self._connections.answered_at
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
         """Return the version in which a request would be sent to a broker; None without an open connection to the broker."""
@@ -377,7 +383,8 @@ class ClusterClient:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise DisconnectedError("the cluster client is closed")
+            # Not retriable, so that every look-up in progress ends.
+            raise ClosedError("the cluster client is closed")
 
     async def close(self) -> None:
         """End the background task, and connections that are not shared; requests in flight on these connections fail."""

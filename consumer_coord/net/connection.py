@@ -47,6 +47,10 @@ _SESSION_WINDOW = 0.85
 _SHORTEST_SESSION_S = 1.1
 
 
+class ApiVersionsCutError(DisconnectedError):
+    """Raised if a broker closed the connection instead of answering ApiVersions."""
+
+
 class Authenticator(Protocol):
     """Authenticates this client on a fresh connection (SASL)."""
 
@@ -146,8 +150,8 @@ class Connection:
         ``versions``: the broker's versions, if another open connection has them; in this case, ApiVersions is not sent.
         ``cluster_id`` and ``node_id``: the expected broker (KIP-1242). Raise :class:`DisconnectedError` with
         REBOOTSTRAP_REQUIRED if another broker now has this address, which brokers before Kafka 4.4 do not report.
-        ``newest_api_versions``: the newest version of ApiVersions that the cluster is known to serve. Using it saves a round
-        trip, because the broker does not refuse it.
+        ``newest_api_versions``: the newest version of ApiVersions to send. Using the newest version that the cluster is known
+        to serve saves a round trip. Raise :class:`ApiVersionsCutError` if the broker closes the connection on ApiVersions.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
@@ -447,6 +451,10 @@ class Connection:
             async with asyncio.timeout(timeout_ms / 1000):
                 answer: ApiVersionsResponse = await future
                 return answer
+        except DisconnectedError as error:
+            if isinstance(error.__cause__, MalformedMessageError):
+                raise
+            raise ApiVersionsCutError(f"{self.address} closed the connection on ApiVersions v{version}") from error
         except TimeoutError as error:
             raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
 

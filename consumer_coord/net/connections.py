@@ -11,18 +11,22 @@ the shared connections that have been idle for some seconds, at most two stay op
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment, now
-from consumer_coord.errors import AuthenticationError, CoordinatorError, DisconnectedError
+from consumer_coord.errors import AuthenticationError, ClosedError, CoordinatorError
 from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.net.connection import Authenticator, Connection
+from consumer_coord.net.connection import ApiVersionsCutError, Authenticator, Connection
 from consumer_coord.net.metadata import Broker
 from consumer_coord.net.reach import Reach
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, timed_out
+
+logger: Final = get_logger(__name__)
 
 #: Idle seconds after which a connection in the pool for JoinGroup and SyncGroup is closed instead of used again, because a
 #: firewall may have dropped the connection without notice. Closing also limits the number of connections of idle members.
@@ -40,6 +44,12 @@ _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 10_000
 
 
+#: The newest version of ApiVersions to send after a broker closed 0, 1, 2 … connections instead of answering ApiVersions; None
+#: for no limit. Some brokers (Azure Event Hubs) close the connection on a version that they do not know. A broker that restarts
+#: behaves in the same way, so the newest version is tried twice, and again after the oldest.
+_API_VERSIONS_TRIED = (None, None, 3, 0)
+
+
 @attrs.define(eq=False)
 class _Endpoint:
     """The connections to one address, and the failed attempts to connect."""
@@ -54,11 +64,25 @@ class _Endpoint:
     not_before: float = 0.0
     #: True after a connection failed. The next connection then sends ApiVersions, because the broker may have been upgraded.
     ask_versions: bool = False
+    #: Number of connections that the broker closed instead of answering ApiVersions.
+    cut: int = 0
+
+    @property
+    def api_versions(self) -> int | None:
+        """The newest version of ApiVersions to send to this broker; None for no limit."""
+        return _API_VERSIONS_TRIED[self.cut % len(_API_VERSIONS_TRIED)]
 
     @property
     def open(self) -> Connection | None:
         """The shared connection if it is open."""
         return None if self.shared is None or self.shared.closed else self.shared
+
+
+def _note_cut(endpoint: _Endpoint, error: ApiVersionsCutError) -> None:
+    """Count a connection that a broker closed on ApiVersions; log if an older version is sent next."""
+    endpoint.cut += 1
+    if endpoint.api_versions is not None:
+        logger.info("%s; sending v%d next, because this broker may not know newer versions", error, endpoint.api_versions)
 
 
 def _kept(endpoint: _Endpoint) -> Connection | None:
@@ -118,6 +142,12 @@ class Connections:
         """Return whether the last attempt to connect to a broker failed."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         return endpoint is not None and endpoint.failures > 0
+
+    @property
+    def answered_at(self) -> float:
+        """Loop time of the last response on a connection that is still open, in seconds; minus infinity without one."""
+        open_ = [one for endpoint in self._endpoints.values() for one in (endpoint.open, *endpoint.waiting) if one is not None]
+        return max((connection.last_response_at for connection in open_ if not connection.closed), default=-math.inf)
 
     async def request_waiting(
         self, broker: Broker, message: Any, deadline: Deadline, client_id: str, cluster_id: str | None
@@ -187,7 +217,7 @@ class Connections:
         connection = await self._connect(broker, endpoint, deadline, cluster_id)
         if self._closed:
             connection.close()
-            raise DisconnectedError("the connections are closed")
+            raise ClosedError("the connections are closed")
         endpoint.shared = connection
         self._sweep()
         return connection
@@ -234,6 +264,7 @@ class Connections:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
         timeout_ms = int(max(1, deadline.within(self._config.connection_setup_timeout_ms)))
+        limit = min((one for one in (endpoint.api_versions, self._newest_api_versions) if one is not None), default=None)
         if not any(one.open for one in self._endpoints.values()):
             self._reach.trying(broker.address)
         try:
@@ -248,7 +279,7 @@ class Connections:
                 versions=versions,
                 cluster_id=cluster_id if broker.id >= 0 else None,
                 node_id=broker.id,
-                newest_api_versions=self._newest_api_versions,
+                newest_api_versions=limit,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request, as a listener that expects SASL would do.
@@ -257,6 +288,8 @@ class Connections:
             self._reach.failed(broker.address, error)
             if isinstance(error, AuthenticationError):
                 self.refusal, self.reached = error, False
+            if isinstance(error, ApiVersionsCutError):
+                _note_cut(endpoint, error)
             backoff = self._after_refusal if isinstance(error, AuthenticationError) else self._reconnect
             endpoint.not_before = now() + backoff.ms(endpoint.failures) / 1000
             endpoint.failures += 1
@@ -284,7 +317,7 @@ class Connections:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise DisconnectedError("the connections are closed")
+            raise ClosedError("the connections are closed")
 
     async def close(self) -> None:
         """Close every connection; requests in flight fail."""

@@ -464,8 +464,9 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         config=CoordinatorConfig(group_id="g"),
         cluster=SimpleNamespace(metadata=Metadata()),
         let_go=state.let_go,
+        look_up=start,
     )
-    home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing, abandoned=list)
+    home: Any = SimpleNamespace(now=lambda: 0.0, wait_idle=nothing, abandoned=list)
     plane: Any = Plane()
     unused: Any = None
     reset = ResetPolicy("earliest", read_committed=True)

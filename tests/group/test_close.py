@@ -8,8 +8,17 @@ import logging
 import pytest
 
 from consumer_coord.errors import ClosedError, CoordinatorError
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from consumer_coord.wire.messages.cluster import MetadataRequest
+from consumer_coord.wire.messages.group import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.support.group.fake import DROP, SILENCE, FakeBrokers, Reply, held_until
 from tests.support.group.member import at, member, new_member
@@ -253,3 +262,71 @@ async def test_a_member_that_subscribes_again_acquires_nothing_of_its_former_mem
         await asyncio.gather(commit, leaving)
         one.start()
         await eventually_async(lambda: one.stable and one.held)
+
+
+@pytest.mark.behaviour(95)
+@pytest.mark.parametrize(("away_ms", "limit_ms"), [(12_000, 6_000), (100, 14_000)], ids=["after the session", "in the session"])
+@pytest.mark.parametrize("hang", [False, True], ids=["refused", "silent"])
+@in_virtual_time
+async def test_close_without_brokers_ends_before_a_container_is_killed(away_ms: float, limit_ms: float, hang: bool) -> None:
+    """Its limit would be default.api.timeout.ms, 60 s; after the end of the session there is little to wait for."""
+    brokers = FakeBrokers()
+    one = new_member(brokers, default_api_timeout_ms=60_000)
+    await one.join()
+    await one.stop()
+    if hang:
+        for kind in (OffsetCommitRequest, HeartbeatRequest, FindCoordinatorRequest, LeaveGroupRequest, MetadataRequest):
+            brokers.always(kind, SILENCE)
+    else:
+        brokers.down = {0}
+        brokers.disconnect()
+    await pause(away_ms)
+    commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=60_000)
+    started = now_ms()
+    await one.close()
+    assert now_ms() - started < limit_ms + (5_000 if hang else 0)
+    with pytest.raises(CoordinatorError, match="no broker has responded for"):
+        await commit
+
+
+@pytest.mark.behaviour(95)
+@in_virtual_time
+async def test_close_waits_for_a_broker_that_restarts_and_commits_there() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers, default_api_timeout_ms=60_000)
+    await one.join()
+    await one.stop()
+    brokers.down = {0}
+    brokers.disconnect()
+    commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=60_000)
+    closing = asyncio.ensure_future(one.close())
+    await pause(7_000)
+    brokers.down = set()
+    await closing
+    assert await commit == {TopicPartition("t", 0): None}
+
+
+@pytest.mark.behaviour(95)
+@in_virtual_time
+async def test_close_waits_for_a_coordinator_that_answers_that_it_loads() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers, default_api_timeout_ms=60_000)
+    await one.join()
+    await one.stop()
+    brokers.always(OffsetCommitRequest, codes.COORDINATOR_LOAD_IN_PROGRESS)
+    commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=60_000)
+    closing = asyncio.ensure_future(one.close())
+    await pause(25_000)
+    brokers.always(OffsetCommitRequest, None)
+    await closing
+    assert await commit == {TopicPartition("t", 0): None}
+
+
+@in_virtual_time
+async def test_a_look_up_ends_when_the_member_closes() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers)
+    await one.join()
+    looks = one.coordinator.look_up(asyncio.Event().wait)
+    await one.close()
+    assert looks.cancelled()

@@ -14,7 +14,7 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.environment import Environment
-from consumer_coord.errors import DisconnectedError
+from consumer_coord.errors import ClosedError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connections import Connections
@@ -25,7 +25,7 @@ from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest, MetadataRequest
 from consumer_coord.wire.messages.group import JoinGroupRequest
 from tests.support.consumer.embedded import BROKER, DEADLINE_S
-from tests.support.group.fake import DROP, FakeBrokers, held_until
+from tests.support.group.fake import DROP, PASS, FakeBrokers, held_until
 from tests.support.group.member import new_cluster, new_member
 from tests.support.group.virtual import in_virtual_time, pause
 from tests.support.waiting import eventually, eventually_async
@@ -34,6 +34,11 @@ from tests.support.waiting import eventually, eventually_async
 def _asked(brokers: FakeBrokers) -> set[int]:
     """Return the connections on which a broker received ApiVersions."""
     return {seen.connection for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)}
+
+
+def _asked_in(brokers: FakeBrokers) -> list[int]:
+    """Return the version of each ApiVersions request."""
+    return [seen.version for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)]
 
 
 def _joined(brokers: FakeBrokers) -> list[int]:
@@ -99,7 +104,7 @@ async def test_clients_that_differ_in_their_client_id_share_connections() -> Non
     assert [seen.client_id for seen in asked] == ["one", "two"], "each request names its client"
     assert len({seen.connection for seen in asked}) == 1
     await one.close()
-    with pytest.raises(DisconnectedError):
+    with pytest.raises(ClosedError):
         await one.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
     await two.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
     assert len(brokers.opened) == 1, "the client that ended left the other's connection open"
@@ -212,3 +217,43 @@ def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
             assert kafka.open_connections >= count, "every member reads"
         finally:
             ours.end()
+
+
+@pytest.mark.parametrize(("newest", "sent"), [(3, [4, 4, 3]), (0, [4, 4, 3, 0])])
+@in_virtual_time
+async def test_a_broker_that_closes_on_newer_api_versions_is_asked_with_older_ones(newest: int, sent: list[int]) -> None:
+    """Azure Event Hubs closes the connection, and reports a newer version than it answers."""
+    brokers = FakeBrokers()
+    brokers.always(ApiVersionsRequest, lambda _: DROP if brokers.seen[-1].version > newest else PASS)
+    one = new_member(brokers)
+    await one.join()
+    assert _asked_in(brokers) == sent
+    brokers.disconnect()
+    count = len(sent)
+    await eventually_async(lambda: len(_asked_in(brokers)) > count, "another connection")
+    assert _asked_in(brokers)[count:] == [newest], "the version is remembered"
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_broker_that_restarts_is_asked_again_with_the_newest_api_versions() -> None:
+    brokers = FakeBrokers()
+    brokers.answer(ApiVersionsRequest, DROP, DROP, DROP, DROP)
+    one = new_member(brokers)
+    await one.join()
+    assert _asked_in(brokers) == [4, 4, 3, 0, 4]
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_closed_client_ends_its_requests_without_retries() -> None:
+    brokers = FakeBrokers()
+    brokers.down = {0}
+    cluster = new_cluster(brokers)
+    asks = asyncio.ensure_future(cluster.request_any(MetadataRequest(topics=[]), Deadline.after(60_000)))
+    await pause(100)
+    await cluster.close()
+    await pause(2_000)
+    assert asks.done(), "no request is retried on a closed client"
+    with pytest.raises(ClosedError, match="is closed"):
+        await asks

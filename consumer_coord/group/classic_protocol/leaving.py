@@ -12,6 +12,8 @@ from consumer_coord.wire import error_codes as codes
 
 #: Time limit of the coordinator look-up when leaving, in milliseconds; the session expires on the broker anyway.
 LEAVE_LOOKUP_MS = 3_000
+#: How long to wait for the response, in milliseconds. The coordinator need not wait for anything before it responds.
+_LEAVE_ANSWER_MS = 5_000
 
 
 async def leave_group(context: MemberContext, member_id: str, reason: str, deadline: Deadline) -> None:
@@ -39,7 +41,10 @@ async def send_leave(context: MemberContext, request: Any, name: str, deadline: 
             return None
         try:
             answer = await context.cluster.request(
-                broker, request, timeout_ms=config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
+                broker,
+                request,
+                timeout_ms=config.request_timeout_ms,
+                patience_ms=max(1.0, deadline.within(_LEAVE_ANSWER_MS)),
             )
         except CoordinatorError as error:
             # An earlier request may have caused the disconnect, and a second leave request is harmless, so retry.
