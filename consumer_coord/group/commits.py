@@ -39,6 +39,7 @@ from consumer_coord.errors import (
 from consumer_coord.group import commit_error_texts as commit_errors
 from consumer_coord.group.error_steps import fatal
 from consumer_coord.group.generation import NO_GENERATION, Generation
+from consumer_coord.group.link import PRINCIPAL_REFUSED
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_commit
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, is_other
@@ -64,6 +65,8 @@ _UNKNOWN_TOPIC_S = 0.5
 
 #: Seconds between two checks whether a broker has responded, while the member is being closed.
 _CHECK_BROKERS_S = 0.25
+
+_COMMIT = "OffsetCommit"
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
 #: Codes of a broker that does not coordinate the group.
@@ -379,7 +382,9 @@ class CommitLane:
                 last = error
             else:
                 self._metrics.record("commit", (now() - started) * 1000)
-                offsets, last = self._read(answer, offsets, used, broker)
+                last = self._excused(answer)
+                if last is None:
+                    offsets, last = self._read(answer, offsets, used, broker)
                 self._notify()
                 if not offsets:
                     return
@@ -468,6 +473,16 @@ class CommitLane:
             else:
                 self._answer(remaining.pop(partition), partition, self._final(code, partition, used))
         return remaining, last
+
+    def _excused(self, answer: OffsetCommitResponse) -> RetriableError | None:
+        """Return the error with which to send the commit again, if the principal was refused and may be accepted again."""
+        rows = (row.error_code for topic in answer.topics for row in topic.partitions)
+        code = next((code for code in rows if code in PRINCIPAL_REFUSED), None)
+        if code is None:
+            self._link.accepted(_COMMIT)
+            return None
+        error = fatal(code, group_id=self._group_id, request=_COMMIT)
+        return RetriableError(str(error), code=code) if self._link.excuses(error, _COMMIT) else None
 
     def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:
         if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID, codes.GROUP_ID_NOT_FOUND):

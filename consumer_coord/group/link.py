@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from consumer_coord.errors import RetriableError
+from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
 from consumer_coord.group.find_coordinator import CoordinatorLookup
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metrics import Metrics
@@ -14,6 +14,15 @@ from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
+
+#: Codes with which a broker refuses a principal.
+PRINCIPAL_REFUSED = frozenset(
+    {
+        codes.GROUP_AUTHORIZATION_FAILED,
+        codes.CLUSTER_AUTHORIZATION_FAILED,
+        codes.SASL_AUTHENTICATION_FAILED,
+    }
+)
 
 
 class CoordinatorLink:
@@ -34,6 +43,8 @@ class CoordinatorLink:
         self._log = log
         #: The coordinator that the log named last.
         self._shown: Broker | None = None
+        #: The requests that were refused since they were last accepted.
+        self._excused: set[str] = set()
         #: A method of :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
@@ -90,6 +101,24 @@ class CoordinatorLink:
             self._shown = None
             self._log.step("COORDCLEAR", "broker %s is no longer coordinator: %s", broker.address, why)
         self._lookup.gone(broker, why)
+
+    def excuses(self, error: CoordinatorError, request: str) -> bool:
+        """Return whether to repeat a request that was refused to this principal, with a new connection and a new token.
+
+        The cause may be a token that has just expired, or an authorizer without its rules. Return False for any other error,
+        and if ``request`` was refused again before :meth:`accepted`.
+        """
+        if not (isinstance(error, AuthenticationError) or error.code in PRINCIPAL_REFUSED) or request in self._excused:
+            return False
+        self._excused.add(request)
+        self._log.warning("authenticating again, because %s", error)
+        if self.coordinator is not None:
+            self._cluster.authenticate_again(self.coordinator)
+        return True
+
+    def accepted(self, request: str) -> None:
+        """Record that the coordinator accepted a request, so that a later refusal is excused again."""
+        self._excused.discard(request)
 
     def refresh_metadata(self) -> None:
         """Refresh topic metadata soon, because the coordinator does not know a topic's id."""

@@ -138,6 +138,10 @@ class ClusterClient:
         """Authenticate new connections as this user, if the mechanism has passwords."""
         self._connections.use_credentials(username, password)
 
+    def authenticate_again(self, broker: Broker) -> None:
+        """Close the connections to a broker, and drop a cached token, so that the next request authenticates again."""
+        self._connections.authenticate_again(broker)
+
     @property
     def refusal(self) -> AuthenticationError | None:
         """The error of the last connection that failed because of credentials or TLS; None after a later success."""

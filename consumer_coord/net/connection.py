@@ -61,6 +61,9 @@ class Authenticator(Protocol):
         :class:`~consumer_coord.errors.AuthenticationError` if the broker refuses.
         """
 
+    def forget(self) -> None:
+        """Drop a cached token, so that the next authentication obtains another one."""
+
 
 @attrs.frozen
 class Versioned:

@@ -125,6 +125,17 @@ class Connections:
         if isinstance(self._authenticator, SaslAuthenticator):
             self._authenticator = self._authenticator.with_credentials(username, password)
 
+    def authenticate_again(self, broker: Broker) -> None:
+        """Close the connections to a broker that wait for no late response; the next request authenticates, with a new token."""
+        if self._authenticator is not None:
+            self._authenticator.forget()
+        endpoint = self._endpoints.get((broker.host, broker.port))
+        if endpoint is not None:
+            for connection in (endpoint.open, *endpoint.waiting):
+                if connection is not None:
+                    connection.close()
+            endpoint.waiting.clear()
+
     def open_connection(self, broker: Broker) -> Connection | None:
         """Return the shared connection to a broker if it is open, for requests that must not wait, such as a leave at exit."""
         endpoint = self._endpoints.get((broker.host, broker.port))

@@ -72,6 +72,9 @@ class Mechanism(Protocol):
     async def exchange(self, send: Send) -> None:
         """Send all tokens of one authentication, and check the broker's tokens."""
 
+    def forget(self) -> None:
+        """Drop a cached token."""
+
     def scrub(self, text: str) -> str:
         """Return ``text``, which came from the broker or a callback, without the secrets of this mechanism."""
 
@@ -94,6 +97,9 @@ class _WithPassword:
     def who(self) -> str:
         """The user."""
         return f"user {self.username!r}"
+
+    def forget(self) -> None:
+        """Keep the password, because there is no other."""
 
     def scrub(self, text: str) -> str:
         """Return ``text`` without the password."""
@@ -288,6 +294,10 @@ class OAuthBearer:
             self.source.forget()
             raise AuthenticationError(f"the broker refused the token ({why})")
 
+    def forget(self) -> None:
+        """Drop the token, so that the next exchange obtains another one."""
+        self.source.forget()
+
     def scrub(self, text: str) -> str:
         """Return ``text`` without the token."""
         return self.source.scrub(text)
@@ -317,6 +327,10 @@ class SaslAuthenticator:
         if not isinstance(self.mechanism, _WithPassword):
             return self
         return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
+
+    def forget(self) -> None:
+        """Drop a cached token, so that the next authentication obtains another one."""
+        self.mechanism.forget()
 
     async def authenticate(self, connection: Connection) -> int:
         """Run the handshake and the exchange; return the session's lifetime in milliseconds, 0 if it does not end (KIP-368).

@@ -8,16 +8,25 @@ import pytest
 
 from consumer_coord.admin.offset_access import delete_offsets
 from consumer_coord.errors import UnsupportedVersionError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Connection
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from consumer_coord.wire.messages.group import JoinGroupRequest
-from consumer_coord.wire.messages.offsets import OffsetDeleteRequest
+from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+)
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
+from tests.support.group.consumer_protocol import SESSION_MS, Broker, joined
 from tests.support.group.fake import FakeBrokers
-from tests.support.group.member import member, new_cluster
-from tests.support.group.virtual import in_virtual_time
+from tests.support.group.member import at, member, new_cluster, new_member
+from tests.support.group.virtual import in_virtual_time, pause
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.parametrize(
@@ -73,3 +82,99 @@ async def test_the_error_of_a_missing_api_names_the_version_that_has_it() -> Non
             await delete_offsets(cluster, "g", [TopicPartition("t", 0)], Deadline.after(5_000))
     finally:
         await cluster.close()
+
+
+REFUSED = pytest.mark.parametrize(
+    "code", [codes.GROUP_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED, codes.SASL_AUTHENTICATION_FAILED]
+)
+
+
+class Tokens:
+    """An authenticator that counts how often a connection authenticated, and how often its token was dropped."""
+
+    def __init__(self) -> None:
+        self.used = self.dropped = 0
+
+    async def authenticate(self, connection: Connection) -> int:
+        """See :class:`consumer_coord.net.connection.Authenticator`."""
+        self.used += 1
+        return 0
+
+    def forget(self) -> None:
+        """See :class:`consumer_coord.net.connection.Authenticator`."""
+        self.dropped += 1
+
+
+def secured(brokers: Any) -> tuple[ClusterClient, Tokens]:
+    """Return a cluster client that authenticates."""
+    tokens = Tokens()
+    return new_cluster(brokers, authenticator=tokens), tokens
+
+
+@REFUSED
+@pytest.mark.parametrize("kind", [HeartbeatRequest, OffsetCommitRequest, JoinGroupRequest, SyncGroupRequest])
+@in_virtual_time
+async def test_a_member_that_is_refused_once_authenticates_again_and_stays(code: int, kind: type[Any]) -> None:
+    """A token that has just expired is no reason to read records twice."""
+    brokers = FakeBrokers()
+    cluster, tokens = secured(brokers)
+    one = new_member(brokers, cluster=cluster)
+    await one.join()
+    held, used = one.held, tokens.used
+    for _ in range(2):
+        dropped = tokens.dropped
+        brokers.answer(kind, code)
+        if kind in (JoinGroupRequest, SyncGroupRequest):
+            one.coordinator.enforce_rebalance()
+        answers = await one.coordinator.commit(at("t", 0, 5))
+        await pause(8_000)
+        assert one.stable
+        assert answers == {TopicPartition("t", 0): None}
+        assert tokens.dropped == dropped + 1
+    assert tokens.used > used
+    assert one.held == held
+    assert "lost" not in [kind for kind, _ in one.callbacks]
+    assert not one.errors
+    await one.close()
+
+
+@REFUSED
+@pytest.mark.parametrize("kind", [HeartbeatRequest, OffsetCommitRequest, JoinGroupRequest])
+@in_virtual_time
+async def test_a_member_that_is_refused_again_tells_its_application(code: int, kind: type[Any]) -> None:
+    brokers = FakeBrokers()
+    cluster, tokens = secured(brokers)
+    one = new_member(brokers, cluster=cluster)
+    await one.join()
+    brokers.always(kind, code)
+    if kind is OffsetCommitRequest:
+        answers = await one.coordinator.commit(at("t", 0, 5))
+        assert codes.error_name(code) in str(answers[TopicPartition("t", 0)])
+    else:
+        if kind is JoinGroupRequest:
+            one.coordinator.enforce_rebalance()
+        await eventually_async(lambda: one.errors)
+        assert codes.error_name(code) in str(one.errors[0])
+    assert tokens.dropped == 1
+    await one.close(1_000)
+
+
+@REFUSED
+@in_virtual_time
+async def test_a_member_of_the_consumer_protocol_that_is_refused_once_authenticates_again_and_stays(code: int) -> None:
+    broker = Broker()
+    cluster, tokens = secured(broker)
+    one = await joined(broker, cluster=cluster)
+    held = one.held
+    broker.answer(ConsumerGroupHeartbeatRequest, code)
+    await eventually_async(lambda: tokens.dropped == 1)
+    await pause(2 * SESSION_MS)
+    assert one.stable
+    assert one.held == held
+    assert "lost" not in [kind for kind, _ in one.callbacks]
+    broker.always(ConsumerGroupHeartbeatRequest, code)
+    await eventually_async(lambda: one.errors)
+    assert codes.error_name(code) in str(one.errors[0])
+    assert tokens.dropped == 2
+    broker.always(ConsumerGroupHeartbeatRequest, None)
+    await one.close(1_000)

@@ -29,6 +29,9 @@ class Refusing:
             raise AuthenticationError("the broker refused the password")
         return 0
 
+    def forget(self) -> None:
+        """See :class:`consumer_coord.net.connection.Authenticator`."""
+
 
 @in_virtual_time
 async def test_a_wrong_password_is_tried_ever_more_rarely_and_not_at_close() -> None:

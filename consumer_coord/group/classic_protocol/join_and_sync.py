@@ -74,6 +74,8 @@ from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, li
 from consumer_coord.wire.embedded_protocol import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
+_JOIN = "JoinGroup"
+
 #: How long a leaving member waits for the response to its last JoinGroup, in milliseconds.
 MEMBER_ID_MS = 200
 
@@ -292,6 +294,7 @@ class ClassicProtocol:
                 continue
             try:
                 await self._rebalance()
+                context.link.accepted(_JOIN)
                 retries = failures = 0
                 if self._mismatches:
                     # A leader that assigned topics outside the subscription will probably do so again, so avoid a storm of
@@ -306,7 +309,8 @@ class ClassicProtocol:
                 retries += 1
             except CoordinatorError as error:
                 retries = 0
-                await self.status.fail(error)
+                if self.generation_state.generation_id < 0 or not context.link.excuses(error, _JOIN):
+                    await self.status.fail(error)
                 # An application that polls in a tight loop despite errors must not cause a storm of requests.
                 await asyncio.sleep(backoff.ms(failures) / 1000)
                 failures += 1

@@ -34,6 +34,8 @@ _ARRIVED_MS = 1_000
 #: How long Java waits for a JoinGroup response beyond the rebalance timeout, in milliseconds (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
 
+_HEARTBEAT = "Heartbeat"
+
 _NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
 #: Maximum number of pending early heartbeats, in addition to the number that the last call of ``HeartbeatClock.early``
@@ -164,7 +166,7 @@ class ClassicSession:
         except CoordinatorError as error:
             # A fatal error of the request: for example, the right to use the group was removed, or a certificate expired.
             if status.membership.generation is used:
-                await status.fail(error)
+                await self._refused(error)
             return
         if status.membership.generation is used:
             await self._take_heartbeat(used, answered)
@@ -186,6 +188,7 @@ class ClassicSession:
     async def _take_heartbeat(self, used: Generation, answered: _Answered) -> None:
         status, step, broker = self._status, answered.step, answered.broker
         if step in (Step.CONTINUE, Step.REJOIN):
+            self._context.link.accepted(_HEARTBEAT)
             self._lease.heartbeat_answered(answered.sent, rebalancing=step is Step.REJOIN)
         if answered.after_wait:
             self._check_wait(step, used, broker)
@@ -196,13 +199,19 @@ class ClassicSession:
             # and the response to JoinGroup will show this.
             return
         elif step is Step.FAIL:
-            await status.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
+            await self._refused(fatal(answered.code, group_id=self._context.config.group_id, request=_HEARTBEAT))
         else:
             try:
-                status.take(step, answered.code, "Heartbeat", broker)
+                status.take(step, answered.code, _HEARTBEAT, broker)
             except RetriableError:
                 if step in (Step.REDISCOVER, Step.BACK_OFF):
                     raise
+
+    async def _refused(self, error: CoordinatorError) -> None:
+        """Leave the group after a fatal error; raise a retriable error if fresh credentials may be accepted."""
+        if self._context.link.excuses(error, _HEARTBEAT):
+            raise RetriableError(str(error), code=error.code) from error
+        await self._status.fail(error)
 
     async def _check_loaded(self, broker: Broker) -> None:
         """Raise a retriable error if the coordinator is still loading its groups, which only a request for offsets shows.

@@ -80,6 +80,8 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
 
+_HEARTBEAT = "ConsumerGroupHeartbeat"
+
 #: First and largest delay, in milliseconds, before the retry of a join that the coordinator refused with UNKNOWN_SERVER_ERROR.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 30_000
@@ -272,6 +274,7 @@ class ConsumerMember:
                 continue
             try:
                 await self._heartbeat()
+                self._with.link.accepted(_HEARTBEAT)
                 retries = 0
             except (RetriableError, MalformedMessageError) as error:
                 self._speaking.everything = True
@@ -281,7 +284,10 @@ class ConsumerMember:
                 self._schedule.failed((self._after_refusal if refused else self._with.cluster.backoff).ms(retries))
                 retries += 1
             except CoordinatorError as error:
-                await self._fail(error)
+                if self._state.in_group and self._with.link.excuses(error, _HEARTBEAT):
+                    self._speaking.everything = True
+                else:
+                    await self._fail(error)
                 # An application that polls in a tight loop despite errors must not cause a storm of requests.
                 self._schedule.failed(self._with.cluster.backoff.ms(retries))
                 retries += 1

@@ -36,6 +36,10 @@ class Counted:
         self.times += 1
         return await self.authenticator.authenticate(connection)
 
+    def forget(self) -> None:
+        """Pass on."""
+        self.authenticator.forget()
+
 
 async def connect(settings: dict[str, Any]) -> tuple[Connection, Counted]:
     """A connection, with an authenticator that counts."""

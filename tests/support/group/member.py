@@ -20,6 +20,7 @@ from consumer_coord.group.carry_out import Holder, carry_out
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Authenticator
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
@@ -173,7 +174,9 @@ def new_member(
     return TestMember(ConsumerCoordinator(config, cluster, assignors), cluster)
 
 
-def new_cluster(brokers: Any, run_blocking: Any = None, **settings: Any) -> ClusterClient:
+def new_cluster(
+    brokers: Any, run_blocking: Any = None, authenticator: Authenticator | None = None, **settings: Any
+) -> ClusterClient:
     """Return a cluster client for scripted brokers; slow work runs inline unless ``run_blocking`` is given."""
     values: dict[str, Any] = {
         "request_timeout_ms": 5_000,
@@ -184,7 +187,7 @@ def new_cluster(brokers: Any, run_blocking: Any = None, **settings: Any) -> Clus
     }
     config = ClientConfig(bootstrap_servers=brokers.bootstrap, client_id="test", **values)
     environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, run_blocking or Inline())
-    return ClusterClient(config, environment)
+    return ClusterClient(config, environment, authenticator)
 
 
 @contextlib.asynccontextmanager
