@@ -126,7 +126,7 @@ class Connections:
             self._authenticator = self._authenticator.with_credentials(username, password)
 
     def authenticate_again(self, broker: Broker) -> None:
-        """Close the connections to a broker that wait for no late response; the next request authenticates, with a new token."""
+        """Close the connections to a broker, and drop a cached token, so that the next request authenticates again."""
         if self._authenticator is not None:
             self._authenticator.forget()
         endpoint = self._endpoints.get((broker.host, broker.port))
