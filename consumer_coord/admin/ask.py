@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from consumer_coord.errors import (
@@ -20,7 +21,35 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 
+K = TypeVar("K")
 T = TypeVar("T")
+
+#: How long one broker that does not answer may delay what the others have answered, in milliseconds.
+PATIENCE_MS = 5_000
+
+
+async def patiently(
+    keys: Iterable[K], ask: Callable[[K, Deadline], Coroutine[Any, Any, T]], deadline: Deadline
+) -> dict[K, T | CoordinatorError]:
+    """Return for each key the result or the error of ``ask(key, deadline)``, so that one ill broker costs its own key only.
+
+    Retriable errors are final after :data:`PATIENCE_MS` if another key has a result; otherwise ``ask`` gets the time until
+    ``deadline``.
+    """
+
+    async def attempt(key: K, limit: Deadline) -> T | CoordinatorError:
+        try:
+            return await ask(key, limit)
+        except CoordinatorError as error:
+            return error
+
+    wanted = list(keys)
+    first = Deadline.after(deadline.within(PATIENCE_MS))
+    found = dict(zip(wanted, await asyncio.gather(*(attempt(key, first) for key in wanted)), strict=True))
+    again = [key for key, result in found.items() if isinstance(result, RetriableError)]
+    if len(again) == len(wanted) and not deadline.passed:
+        found = dict(zip(again, await asyncio.gather(*(attempt(key, deadline) for key in again)), strict=True))
+    return found
 
 
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
@@ -49,6 +78,16 @@ async def ask_coordinator(
             timeout_ms = max(1.0, deadline.within(cluster.config.request_timeout_ms))
             return read(await cluster.request(coordinator, message, timeout_ms=timeout_ms), coordinator)
     raise AssertionError("unreachable: the retry loop returns or raises")
+
+
+def row_of(
+    cluster: ClusterClient, request: str, sender: Broker, group_id: str, rows: Iterable[T], name: Callable[[T], str]
+) -> T:
+    """Return the only row about a group; raise :class:`IncompleteResponseError`, which is retriable, without such a row."""
+    matched = cluster.answers.match(request, sender.address, [group_id], ((name(row), row) for row in rows))
+    if matched.unanswered:
+        raise matched.unanswered[group_id]
+    return matched.rows[group_id]
 
 
 def check(code: int, group_id: str, request: str) -> None:

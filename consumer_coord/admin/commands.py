@@ -9,13 +9,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from consumer_coord.admin import text
-from consumer_coord.admin.groups import INACTIVE, GroupDescription, delete_groups, describe_groups, list_groups, wrong_type
-from consumer_coord.admin.offset_access import commit_offsets, committed_offsets, delete_offsets
+from consumer_coord.admin.groups import (
+    INACTIVE,
+    GroupDescription,
+    Listings,
+    delete_groups,
+    describe_groups,
+    list_groups,
+    wrong_type,
+)
+from consumer_coord.admin.offset_access import commit_offsets, delete_offsets
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
     Reset,
     Rule,
+    commits_of,
     export_plan,
     parse_datetime,
     parse_duration_ms,
@@ -33,9 +44,10 @@ from consumer_coord.errors import (
     UnknownTopicError,
 )
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker
 from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 
 
@@ -57,7 +69,12 @@ class ExitCode(enum.IntEnum):
     TIMED_OUT = 6
     #: ``lag --max-lag``: the lag of some partition is larger than the argument.
     BEHIND = 7
+    #: Some brokers did not answer in time, so the result is incomplete.
+    INCOMPLETE = 8
 
+
+#: Exit codes for a partition that certainly has no lag to show.
+_DEFINITE = frozenset({ExitCode.NOT_FOUND, ExitCode.NOT_ALLOWED})
 
 _IN_USE = frozenset({codes.NON_EMPTY_GROUP, codes.UNKNOWN_MEMBER_ID, codes.GROUP_SUBSCRIBED_TO_TOPIC})
 
@@ -86,16 +103,30 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(printable_json(value, indent=2))
 
 
-async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> list[str]:
+@attrs.frozen
+class Chosen:
+    """The groups that the arguments select; ``unlisted`` has the brokers whose groups are unknown (with ``--all-groups``)."""
+
+    groups: tuple[str, ...]
+    unlisted: Mapping[Broker, CoordinatorError] = attrs.field(factory=dict)
+
+    def complete(self) -> tuple[str, ...]:
+        """Return the groups for a command that changes them; raise the error of a broker whose groups are unknown."""
+        Listings((), self.unlisted).complete()
+        return self.groups
+
+
+async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> Chosen:
     """Return the groups that the arguments select; raise :class:`ConfigurationError` if the arguments select no group."""
     named = [*arguments.groups, *(arguments.group or ())]
     if arguments.all_groups:
         if named:
             raise ConfigurationError("--all-groups and the name of a group contradict each other")
-        return [listing.group_id for listing in await list_groups(cluster, deadline) if listing.is_consumer_group]
+        found = await list_groups(cluster, deadline)
+        return Chosen(tuple(listing.group_id for listing in found.groups if listing.is_consumer_group), found.unlisted)
     if not named:
         raise ConfigurationError("name a group, or give --all-groups")
-    return sorted(set(named))
+    return Chosen(tuple(sorted(set(named))))
 
 
 def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str, Any]]:
@@ -105,11 +136,31 @@ def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str
     ]
 
 
-def _report_failures(failures: Mapping[str, CoordinatorError]) -> ExitCode:
-    """Print each error, and return the exit code of the first error."""
-    for error in failures.values():
-        warn(f"\nError: {error}")
-    return next(map(exit_code, failures.values()), ExitCode.DONE)
+def _unlisted_as_json(unlisted: Mapping[Broker, CoordinatorError]) -> list[dict[str, Any]]:
+    return [
+        {"broker": broker.id, "address": broker.address, "error": str(error), "code": error.code}
+        for broker, error in unlisted.items()
+    ]
+
+
+def report_unlisted(unlisted: Mapping[Broker, CoordinatorError]) -> ExitCode:
+    """Print the brokers whose groups are unknown; return INCOMPLETE if there are any."""
+    for broker, error in unlisted.items():
+        warn(f"\nWarning: the groups of broker {broker.id} ({broker.address}) are unknown: {error}")
+    return ExitCode.INCOMPLETE if unlisted else ExitCode.DONE
+
+
+def _report_failures(failures: Mapping[str, CoordinatorError], *, alone: bool = True) -> ExitCode:
+    """Print each error, and return the exit code of the first error.
+
+    If other groups were reported (not ``alone``), groups whose brokers did not answer make the result incomplete.
+    """
+    for group, error in failures.items():
+        warn(f"\nError: group '{group}': {error}" if isinstance(error, RetriableError) else f"\nError: {error}")
+    outcomes = [exit_code(error) for error in failures.values()]
+    if not alone:
+        outcomes = [ExitCode.INCOMPLETE if code is ExitCode.TIMED_OUT else code for code in outcomes]
+    return next(iter(outcomes), ExitCode.DONE)
 
 
 def _split(
@@ -138,7 +189,13 @@ def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()
     for report in reports:
         for partition, error in report.left_out.items():
             warn(f"\nWarning: {partition} is not included in the lag of group '{report.group.group_id}': {error}")
-            outcome = outcome or exit_code(error)
+            found = exit_code(error)
+            outcome = outcome or (found if found in _DEFINITE else ExitCode.INCOMPLETE)
+        if report.uncommitted:
+            warn(
+                f"\nNote: group '{report.group.group_id}' has no commit for {listed(report.uncommitted)}; this lag counts from"
+                " the beginning of the log"
+            )
         if not report.rows and report.group.group_id in named:
             warn(
                 f"\nWarning: group '{report.group.group_id}' has no assigned partitions, and no committed offsets that this"
@@ -153,27 +210,28 @@ def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()
 
 async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``list``: the names of all groups, of every type."""
-    listings = await list_groups(cluster, deadline, states=arguments.state or (), types=arguments.type or ())
+    found = await list_groups(cluster, deadline, states=arguments.state or (), types=arguments.type or ())
     if arguments.json:
-        rows = [{"group": one.group_id, "type": one.type, "state": one.state} for one in listings]
-        print_json({"groups": rows})
-    elif listings:
-        print(text.listing_table(listings, state=arguments.state is not None, type_=arguments.type is not None))
-    return ExitCode.DONE
+        rows = [{"group": one.group_id, "type": one.type, "state": one.state} for one in found.groups]
+        print_json({"groups": rows, "unlisted": _unlisted_as_json(found.unlisted)})
+    elif found.groups:
+        print(text.listing_table(found.groups, state=arguments.state is not None, type_=arguments.type is not None))
+    return report_unlisted(found.unlisted)
 
 
 async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``describe``: members, assignor, owned partitions, offsets, lag."""
     offsets = arguments.json or not (arguments.members or arguments.state)
-    groups = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(await report_groups(cluster, groups, deadline, offsets=offsets))
+    chosen = await chosen_groups(cluster, arguments, deadline)
+    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, offsets=offsets))
     if arguments.json:
-        print_json({"groups": [report.as_json() for report in reports], "errors": _failures_as_json(failures)})
+        shown = [report.as_json() for report in reports]
+        print_json({"groups": shown, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
     else:
         for report in reports:
             _print_report(report, arguments)
     left_out = _report_left_out(reports)
-    return _report_failures(failures) or left_out
+    return _report_failures(failures, alone=not reports) or left_out or report_unlisted(chosen.unlisted)
 
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
@@ -195,29 +253,32 @@ def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
 
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``lag``: the lag of each group, by topic."""
-    groups = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(consumer_groups(await report_groups(cluster, groups, deadline), "lag"))
+    chosen = await chosen_groups(cluster, arguments, deadline)
+    reports, failures = _split(consumer_groups(await report_groups(cluster, chosen.groups, deadline), "lag"))
     if arguments.json:
         rows = [
             {
                 "group": report.group.group_id,
                 "state": report.group.state,
                 "lag": report.lag,
-                "partitions": [{**row.partition._asdict(), "lag": row.lag} for row in report.rows],
+                "partitions": [
+                    {**row.partition._asdict(), "lag": row.lag, "committed": row.committed is not None} for row in report.rows
+                ],
                 "left_out": report.left_out_as_json(),
             }
             for report in reports
         ]
-        print_json({"groups": rows, "errors": _failures_as_json(failures)})
+        print_json({"groups": rows, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
     else:
-        print(text.lag_table(reports))
-    left_out = _report_left_out(reports, () if arguments.all_groups else groups)
-    if failures:
-        return _report_failures(failures)
-    if left_out or arguments.max_lag is None:
-        return left_out
+        unknown = [group for group, error in failures.items() if isinstance(error, RetriableError)]
+        print(text.lag_table(reports, unknown))
+    failed = _report_failures(failures, alone=not reports)
+    left_out = _report_left_out(reports, () if arguments.all_groups else chosen.groups)
+    unlisted = report_unlisted(chosen.unlisted)
     worst = max((row.lag for report in reports for row in report.rows if row.lag is not None), default=0)
-    return ExitCode.BEHIND if worst > arguments.max_lag else ExitCode.DONE
+    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and arguments.max_lag is not None and worst > arguments.max_lag:
+        return ExitCode.BEHIND
+    return failed or left_out or unlisted
 
 
 # -- reset ----------------------------------------------------------------------------------------------------------
@@ -265,7 +326,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
 async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``reset``: a dry run unless ``--execute`` is given. Refuse to reset a group that has active members."""
     check_reset(arguments)
-    groups = await chosen_groups(cluster, arguments, deadline)
+    groups = (await chosen_groups(cluster, arguments, deadline)).complete()
     resets = _resets(cluster, arguments, groups)
     plans: dict[str, Mapping[TopicPartition, int]] = {}
     before: dict[str, Mapping[TopicPartition, int]] = {}
@@ -276,7 +337,7 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
     for group_id, found in described.items():
         refused = _why_not_reset(arguments, group_id, found, resets)
         if refused is None:
-            committed = await committed_offsets(cluster, group_id, deadline)
+            committed = await commits_of(cluster, group_id, deadline)
             if arguments.all_topics and arguments.from_file is None and not committed:
                 refused = BrokerError(
                     f"consumer group '{group_id}' has no committed offsets that this principal may describe; give"
@@ -407,7 +468,7 @@ def _print_reset(
 
 async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``delete``: delete empty groups with their offsets."""
-    groups = await chosen_groups(cluster, arguments, deadline)
+    groups = (await chosen_groups(cluster, arguments, deadline)).complete()
     outcome = await delete_groups(cluster, groups, deadline)
     failures = {group: error for group, error in outcome.items() if error is not None}
     deleted = [group for group in outcome if group not in failures]
@@ -421,7 +482,7 @@ async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, 
 
 async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``delete-offsets``: delete a group's committed offsets of some topics."""
-    groups = await chosen_groups(cluster, arguments, deadline)
+    groups = (await chosen_groups(cluster, arguments, deadline)).complete()
     if len(groups) != 1 or not arguments.topic:
         raise ConfigurationError("delete-offsets takes one group, and one or more --topic flags")
     found = (await describe_groups(cluster, groups, deadline))[groups[0]]

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from consumer_coord.admin.ask import ask_coordinator, check, refused
+from consumer_coord.admin.ask import ask_coordinator, check, patiently, refused, row_of
 from consumer_coord.errors import (
-    AuthorizationError,
     BrokerError,
     CoordinatorError,
     MalformedMessageError,
@@ -28,15 +27,14 @@ from consumer_coord.retry import Deadline, retrying
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.embedded_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
     DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
-    DescribeGroupsResponse,
     ListGroupsRequest,
 )
 from consumer_coord.wire.messages.share_group import ShareGroupDescribeRequest
@@ -134,27 +132,46 @@ def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
     )
 
 
+@attrs.frozen
+class Listings:
+    """The groups of all brokers, sorted by name; ``unlisted`` has the brokers whose groups are unknown, with the reason."""
+
+    groups: tuple[Listing, ...]
+    unlisted: Mapping[Broker, CoordinatorError] = attrs.field(factory=dict)
+
+    def complete(self) -> tuple[Listing, ...]:
+        """Return the groups; raise the error of a broker whose groups are unknown."""
+        for error in self.unlisted.values():
+            raise error
+        return self.groups
+
+
 async def list_groups(
     cluster: ClusterClient, deadline: Deadline, *, states: Sequence[str] = (), types: Sequence[str] = ()
-) -> tuple[Listing, ...]:
-    """Return the groups of all brokers, sorted by name: consumer groups, share groups and streams groups.
+) -> Listings:
+    """List the groups of all brokers: consumer groups, share groups and streams groups.
 
-    ``states`` and ``types`` (in upper or lower case) restrict the list, also if an old broker ignores these filters.
+    ``states`` and ``types`` (in upper or lower case) restrict the list, also if an old broker ignores these filters. Raise the
+    error of a broker only if no broker has listed its groups.
     """
     await cluster.refresh(deadline)
-    answers = await asyncio.gather(
-        *(_list_on(cluster, broker, deadline, states, types) for broker in cluster.metadata.brokers.values())
+    answers = await patiently(
+        cluster.metadata.brokers.values(), lambda broker, limit: _list_on(cluster, broker, limit, states, types), deadline
     )
+    unlisted = {broker: answer for broker, answer in answers.items() if isinstance(answer, CoordinatorError)}
+    if len(unlisted) == len(answers):
+        Listings((), unlisted).complete()
     wanted_states, wanted_types = ({one.lower() for one in wanted} for wanted in (states, types))
     found = {
         listing.group_id: listing
-        for answer in answers
+        for answer in answers.values()
+        if not isinstance(answer, CoordinatorError)
         for listing in answer
         if (listing.protocol_type in (PROTOCOL_TYPE, "") or not listing.is_consumer_group)
         and (not wanted_states or listing.state.lower() in wanted_states)
         and (not wanted_types or listing.type.lower() in wanted_types)
     }
-    return tuple(found[group_id] for group_id in sorted(found))
+    return Listings(tuple(found[group_id] for group_id in sorted(found)), unlisted)
 
 
 async def _list_on(
@@ -181,16 +198,8 @@ async def describe_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
 ) -> Mapping[str, GroupDescription | CoordinatorError]:
     """Return for each group its description or an error (:class:`BrokerError` with code 69 if the group does not exist)."""
-
-    async def describe(group_id: str) -> GroupDescription | CoordinatorError:
-        try:
-            return await describe_group(cluster, group_id, deadline)
-        except (BrokerError, AuthorizationError) as error:
-            return error
-
-    wanted = sorted(set(group_ids))
-    found = await asyncio.gather(*map(describe, wanted))
-    return await _with_suggestions(cluster, dict(zip(wanted, found, strict=True)), deadline)
+    found = await patiently(sorted(set(group_ids)), lambda group_id, limit: describe_group(cluster, group_id, limit), deadline)
+    return await _with_suggestions(cluster, found, deadline)
 
 
 async def _with_suggestions(
@@ -205,7 +214,7 @@ async def _with_suggestions(
     if not missing:
         return found
     try:
-        known = [listing.group_id for listing in await list_groups(cluster, deadline)]
+        known = [listing.group_id for listing in (await list_groups(cluster, deadline)).groups]
     except CoordinatorError:
         # Without the list of groups, report the errors without a suggestion.
         return found
@@ -220,13 +229,24 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
 
     As in Java's admin client, first request the description of a group of the consumer protocol.
     """
-    attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
-        (ConsumerGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=CONSUMER)),
-        (DescribeGroupsRequest(groups=[group_id]), _read_classic_group),
-        (ShareGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=SHARE)),
-        (StreamsGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=STREAMS)),
+    attempts: tuple[tuple[str, Any, Callable[[Any, Broker], GroupDescription]], ...] = (
+        ("ConsumerGroupDescribe", ConsumerGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=CONSUMER)),
+        ("DescribeGroups", DescribeGroupsRequest(groups=[group_id]), _read_classic_group),
+        ("ShareGroupDescribe", ShareGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=SHARE)),
+        ("StreamsGroupDescribe", StreamsGroupDescribeRequest(group_ids=[group_id]), partial(_read_group, kind=STREAMS)),
     )
-    for request, read in attempts:
+    for name, request, describe in attempts:
+
+        def read(
+            answer: Any,
+            coordinator: Broker,
+            name: str = name,
+            describe: Callable[[Any, Broker], GroupDescription] = describe,
+        ) -> GroupDescription:
+            row = row_of(cluster, name, coordinator, group_id, answer.groups, lambda group: group.group_id)
+            check(row.error_code, group_id, name)
+            return describe(row, coordinator)
+
         try:
             return await ask_coordinator(cluster, group_id, request, deadline, read)
         except UnsupportedVersionError:
@@ -238,10 +258,8 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
     raise refused(codes.GROUP_ID_NOT_FOUND, group_id, "DescribeGroups")
 
 
-def _read_group(answer: Any, coordinator: Broker, *, kind: str) -> GroupDescription:
+def _read_group(group: Any, coordinator: Broker, *, kind: str) -> GroupDescription:
     """Describe a group whose assignments the broker makes; ``kind`` is the group's type."""
-    group = first_row(answer.groups, f"{kind}GroupDescribe")
-    check(group.error_code, group.group_id, f"{kind}GroupDescribe")
     return GroupDescription(
         group.group_id,
         kind,
@@ -283,9 +301,7 @@ def _by_name(assignment: Any) -> dict[str, tuple[int, ...]]:
     return dict(rows)
 
 
-def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> GroupDescription:
-    group: DescribedGroup = first_row(answer.groups, "DescribeGroups")
-    check(group.error_code, group.group_id, "DescribeGroups")
+def _read_classic_group(group: DescribedGroup, coordinator: Broker) -> GroupDescription:
     if group.group_state == "Dead" and not group.members:
         # In versions up to 5 of the response, brokers report an unknown group in this form.
         raise refused(codes.GROUP_ID_NOT_FOUND, group.group_id, "DescribeGroups")
@@ -340,14 +356,13 @@ async def delete_groups(
 
     async def delete(group_id: str) -> CoordinatorError | None:
         request = DeleteGroupsRequest(groups_names=[group_id])
+
+        def read(answer: DeleteGroupsResponse, sender: Broker) -> None:
+            row = row_of(cluster, "DeleteGroups", sender, group_id, answer.results, lambda result: result.group_id)
+            check(row.error_code, group_id, "DeleteGroups")
+
         try:
-            await ask_coordinator(
-                cluster,
-                group_id,
-                request,
-                deadline,
-                lambda answer, _: check(first_row(answer.results, "DeleteGroups").error_code, group_id, "DeleteGroups"),
-            )
+            await ask_coordinator(cluster, group_id, request, deadline, read)
         except CoordinatorError as error:
             return await _of_its_type(cluster, group_id, error, deadline)
         return None

@@ -1,18 +1,16 @@
-"""Fetch, set and delete the committed offsets of a group without being a member; look up the ends of logs."""
+"""Fetch, set and delete the committed offsets of a group without being a member; look up offsets of logs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-import attrs
-
-from consumer_coord.admin.ask import ask_coordinator, check, refused
-from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorError, FatalError, UnknownTopicError
-from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.admin.ask import PATIENCE_MS, ask_coordinator, check, refused
+from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorError, RetriableError, UnknownTopicError
+from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
-from consumer_coord.net.group_requests import offset_fetch, offsets_in
+from consumer_coord.net.group_requests import offset_fetch, offsets_in, senseless_offset
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
@@ -29,25 +27,65 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
+    OffsetFetchResponse,
 )
 
 
 async def committed_offsets(
-    cluster: ClusterClient, group_id: str, deadline: Deadline
-) -> Mapping[TopicPartition, OffsetAndMetadata]:
-    """Return all committed offsets of the group, by partition; empty for a group that does not exist."""
+    cluster: ClusterClient, group_id: str, deadline: Deadline, *, partitions: Iterable[TopicPartition] = ()
+) -> Results[OffsetAndMetadata | None]:
+    """Return all committed offsets of the group; empty for a group that does not exist.
 
-    def read(answer: Any, coordinator: Broker) -> dict[TopicPartition, OffsetAndMetadata]:
-        code, offsets = offsets_in(answer, group_id, cluster.answers, coordinator)
-        check(code, group_id, "OffsetFetch")
-        found = {}
-        for row in offsets:
-            check(row.error_code, group_id, f"OffsetFetch of {row.partition}")
+    None for those of ``partitions`` that have no commit. A response with all commits of a group cannot show that a row is
+    missing, so these partitions are asked for by name. A refused partition costs only itself. Raise the error of the group, and
+    a retriable error if the coordinator does not respond until ``deadline``.
+    """
+    every = await ask_coordinator(
+        cluster,
+        group_id,
+        offset_fetch(group_id, None),
+        deadline,
+        lambda answer, sender: _read_commits(cluster, answer, group_id, sender, None),
+    )
+    others = frozenset(partitions) - every.found.keys() - every.failed.keys()
+    if not others:
+        return every
+    named = await ask_coordinator(
+        cluster,
+        group_id,
+        offset_fetch(group_id, others),
+        deadline,
+        lambda answer, sender: _read_commits(cluster, answer, group_id, sender, others),
+    )
+    return Results(dict(sorted({**every.found, **named.found}.items())), {**every.failed, **named.failed})
+
+
+def _read_commits(
+    cluster: ClusterClient, answer: OffsetFetchResponse, group_id: str, sender: Broker, asked: Collection[TopicPartition] | None
+) -> Results[OffsetAndMetadata | None]:
+    code, offsets = offsets_in(answer, group_id, cluster.answers, sender)
+    check(code, group_id, "OffsetFetch")
+    rows = [(row.partition, row) for row in offsets]
+    matched = cluster.answers.match(
+        "OffsetFetch", sender.address, dict(rows) if asked is None else asked, rows, lambda _, row: senseless_offset(row)
+    )
+    for error in matched.unanswered.values():
+        raise error
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    failed: dict[TopicPartition, CoordinatorError] = {}
+    for partition, row in sorted(matched.rows.items()):
+        try:
+            check(row.error_code, group_id, f"OffsetFetch of {partition}")
+        except RetriableError:
+            raise
+        except CoordinatorError as error:
+            failed[partition] = error
+        else:
             if row.offset >= 0:
-                found[row.partition] = OffsetAndMetadata(row.offset, row.leader_epoch, row.metadata)
-        return dict(sorted(found.items()))
-
-    return await ask_coordinator(cluster, group_id, offset_fetch(group_id, None), deadline, read)
+                found[partition] = OffsetAndMetadata(row.offset, row.leader_epoch, row.metadata)
+            elif asked is not None:
+                found[partition] = None
+    return Results(found, failed)
 
 
 async def commit_offsets(
@@ -76,22 +114,13 @@ async def commit_offsets(
     # Identify topics by name, because an operator means the topic that currently has this name.
     by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
 
-    def read(answer: OffsetCommitResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
-        outcome: dict[TopicPartition, CoordinatorError | None] = {}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                partition = TopicPartition(topic.name, row.partition_index)
-                try:
-                    if row.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
-                        raise UnknownTopicError(f"{partition} does not exist", code=row.error_code)
-                    check(row.error_code, group_id, f"OffsetCommit of {partition}")
-                    outcome[partition] = None
-                except (FatalError, BrokerError, UnknownTopicError) as error:
-                    outcome[partition] = error
-        return {
-            partition: outcome.get(partition, BrokerError(f"the broker's response does not contain the commit of {partition}"))
-            for partition in sorted(offsets)
-        }
+    def refusal(partition: TopicPartition, code: int) -> CoordinatorError:
+        if code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return UnknownTopicError(f"{partition} does not exist", code=code)
+        return refused(code, group_id, f"OffsetCommit of {partition}")
+
+    def read(answer: OffsetCommitResponse, sender: Broker) -> dict[TopicPartition, CoordinatorError | None]:
+        return _outcomes(cluster, "OffsetCommit", answer, sender, offsets, refusal)
 
     return await ask_coordinator(cluster, group_id, by_name, deadline, read)
 
@@ -100,24 +129,43 @@ async def delete_offsets(
     cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
     """Delete committed offsets of topics that no member consumes (KIP-496); return for each partition None or its error."""
+    wanted = frozenset(partitions)
     topics = [
         OffsetDeleteRequestTopic(
             name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
         )
-        for topic, numbers in by_topic(partitions).items()
+        for topic, numbers in by_topic(wanted).items()
     ]
 
-    def read(answer: OffsetDeleteResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
+    def read(answer: OffsetDeleteResponse, sender: Broker) -> dict[TopicPartition, CoordinatorError | None]:
         check(answer.error_code, group_id, "OffsetDelete")
-        result: dict[TopicPartition, CoordinatorError | None] = {}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                code = row.error_code
-                failure = None if code == codes.NONE else refused(code, group_id, "OffsetDelete")
-                result[TopicPartition(topic.name, row.partition_index)] = failure
-        return dict(sorted(result.items()))
+        return _outcomes(
+            cluster, "OffsetDelete", answer, sender, wanted, lambda _, code: refused(code, group_id, "OffsetDelete")
+        )
 
     return await ask_coordinator(cluster, group_id, OffsetDeleteRequest(group_id=group_id, topics=topics), deadline, read)
+
+
+def _outcomes(
+    cluster: ClusterClient,
+    request: str,
+    answer: OffsetCommitResponse | OffsetDeleteResponse,
+    sender: Broker,
+    asked: Collection[TopicPartition],
+    refusal: Callable[[TopicPartition, int], CoordinatorError],
+) -> dict[TopicPartition, CoordinatorError | None]:
+    """Return None or the ``refusal`` of each partition; raise a retriable error if a row is missing or has such an error."""
+    rows = ((TopicPartition(topic.name, row.partition_index), row) for topic in answer.topics for row in topic.partitions)
+    matched = cluster.answers.match(request, sender.address, asked, rows)
+    for error in matched.unanswered.values():
+        raise error
+    outcome: dict[TopicPartition, CoordinatorError | None] = {}
+    for partition, row in sorted(matched.rows.items()):
+        code = row.error_code
+        if codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+            raise RetriableError(f"{request} of {partition}: {codes.error_name(code)}", code=code)
+        outcome[partition] = None if code == codes.NONE else refusal(partition, code)
+    return outcome
 
 
 async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
@@ -157,26 +205,26 @@ def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
     )
 
 
-@attrs.frozen
-class Ends:
-    """The end offsets of partitions, and the errors of partitions whose end offset is unknown."""
+async def log_offsets(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline
+) -> Results[ListedOffset]:
+    """Return the offset of each partition at its timestamp (LATEST, EARLIEST), or why it is unknown.
 
-    offsets: Mapping[TopicPartition, int]
-    unknown: Mapping[TopicPartition, CoordinatorError]
-
-
-async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline) -> Ends:
-    """Return the end offset of each partition; a deleted, hidden or leaderless partition does not delay others."""
-    wanted = frozenset(partitions)
+    A deleted or hidden partition, or one whose leader does not answer, delays the others for at most :data:`PATIENCE_MS`.
+    """
     if not wanted:
-        return Ends({}, {})
+        return Results()
     metadata = await topics_metadata(cluster, {partition.topic for partition in wanted}, deadline)
     unknown = {partition: why for partition in sorted(wanted) if (why := _why_unreadable(metadata, partition)) is not None}
-    readable = wanted - unknown.keys()
+    readable = {partition: stamp for partition, stamp in wanted.items() if partition not in unknown}
     if not readable:
-        return Ends({}, unknown)
-    ends = await list_offsets(cluster, dict.fromkeys(readable, LATEST), deadline)
-    return Ends({partition: end.offset for partition, end in ends.found.items()}, {**unknown, **ends.failed})
+        return Results({}, unknown)
+    result = await list_offsets(cluster, readable, Deadline.after(deadline.within(PATIENCE_MS)))
+    if not result.found and result.retriable and not deadline.passed:
+        result = await list_offsets(cluster, readable, deadline)
+    # A topic may have been deleted since its metadata was read.
+    failed = {partition: _why_unreadable(cluster.metadata, partition) or why for partition, why in result.failed.items()}
+    return Results(result.found, {**unknown, **failed})
 
 
 def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:

@@ -15,6 +15,7 @@ from consumer_coord.admin.offset_access import all_partitions, committed_offsets
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import printable
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -81,11 +82,8 @@ async def plan_reset(
         return await _inside_the_log(cluster, reset.offsets, deadline)
     if reset.rule is Rule.OFFSET:
         return await _inside_the_log(cluster, dict.fromkeys(scope, reset.value), deadline)
-    current = {
-        partition: committed.offset
-        for partition, committed in (await committed_offsets(cluster, group_id, deadline)).items()
-        if partition in scope
-    }
+    commits = await commits_of(cluster, group_id, deadline, partitions=scope)
+    current = {partition: committed.offset for partition, committed in commits.items() if partition in scope}
     uncommitted = scope - current.keys()
     if reset.rule is Rule.CURRENT:
         latest = await _listed(cluster, dict.fromkeys(uncommitted, LATEST), deadline)
@@ -95,6 +93,14 @@ async def plan_reset(
             f"--shift-by: group {group_id!r} has no committed offset for {listed(uncommitted)}; use another rule"
         )
     return await _inside_the_log(cluster, {one: offset + reset.value for one, offset in current.items()}, deadline)
+
+
+async def commits_of(
+    cluster: ClusterClient, group_id: str, deadline: Deadline, *, partitions: Iterable[TopicPartition] = ()
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    """Return the group's commits, also those of ``partitions``; raise the error of a partition whose commit is unknown."""
+    found = (await committed_offsets(cluster, group_id, deadline, partitions=partitions)).complete()
+    return {partition: committed for partition, committed in found.items() if committed is not None}
 
 
 async def _listed(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from consumer_coord.admin.groups import CONSUMER, Listing
-from consumer_coord.admin.report import GroupReport
+from consumer_coord.admin.report import GroupReport, PartitionRow
 from consumer_coord.printable import printable
 from consumer_coord.topic_partition import TopicPartition
 
 MISSING = "-"
+#: What a broker did not answer, and what no longer exists.
+UNKNOWN = "unknown"
+DELETED = "deleted"
 
 #: A column: its name, its minimum width, and its cells. If the last column has width 0, it is not padded.
 Column = tuple[str, int, Sequence[object]]
@@ -41,8 +44,8 @@ def offsets_table(report: GroupReport, *, verbose: bool) -> str:
             ("PARTITION", 10, [row.partition.partition for row in rows]),
             *([("LEADER-EPOCH", 15, epochs)] if verbose else []),
             ("CURRENT-OFFSET", 15, [None if one is None else one.offset for one in committed]),
-            ("LOG-END-OFFSET", 15, [row.end for row in rows]),
-            ("LAG", 15, [row.lag for row in rows]),
+            ("LOG-END-OFFSET", 15, [_known(row, row.end) for row in rows]),
+            ("LAG", 15, [_known(row, row.lag) for row in rows]),
             ("CONSUMER-ID", 15, [None if one is None else one.member_id for one in members]),
             ("HOST", 15, [None if one is None else one.host for one in members]),
             ("CLIENT-ID", 0, [None if one is None else one.client_id for one in members]),
@@ -141,21 +144,35 @@ def listing_table(listings: Sequence[Listing], *, state: bool, type_: bool) -> s
     return table(columns)
 
 
-def lag_table(reports: Iterable[GroupReport]) -> str:
-    """Return the table of ``lag``: one line for each group and topic."""
-    lags = [
-        (report.group, topic, [row.lag for row in report.rows if row.partition.topic == topic])
+def _known(row: PartitionRow, value: int | None) -> int | str | None:
+    """Return a value, or why it is not known."""
+    if value is not None or row.unknown is None:
+        return value
+    return DELETED if row.deleted else UNKNOWN
+
+
+def lag_cell(rows: Sequence[PartitionRow], combine: Callable[[Iterable[int]], int] = sum) -> int | str:
+    """Return the lag of partitions; "unknown" or, if the lag of some is known, at least that lag. Deleted ones have none."""
+    left = [row for row in rows if not row.deleted]
+    if rows and not left:
+        return DELETED
+    known = [row.lag for row in left if row.lag is not None]
+    if not known:
+        return UNKNOWN if left else 0
+    return combine(known) if len(known) == len(left) else f">={combine(known)}"
+
+
+def lag_table(reports: Iterable[GroupReport], unknown: Iterable[str] = ()) -> str:
+    """Return the table of ``lag``: one line for each group and topic, and for each group that is unknown."""
+    lines = [
+        (report.group.group_id, topic, [row for row in report.rows if row.partition.topic == topic], report.group.state)
         for report in reports
         for topic in sorted({row.partition.topic for row in report.rows})
     ]
-    known = [[lag for lag in found if lag is not None] for _, _, found in lags]
-    return table(
-        [
-            ("GROUP", 15, [group.group_id for group, _, _ in lags]),
-            ("TOPIC", 15, [topic for _, topic, _ in lags]),
-            ("#PARTITIONS", 11, [len(found) for _, _, found in lags]),
-            ("LAG", 15, [sum(found) if found else None for found in known]),
-            ("MAX-LAG", 15, [max(found, default=None) for found in known]),
-            ("STATE", 0, [group.state for group, _, _ in lags]),
-        ]
-    )
+    cells: list[Sequence[object]] = [
+        (group_id, topic, len(rows), lag_cell(rows), lag_cell(rows, max), state) for group_id, topic, rows, state in lines
+    ]
+    cells += [(group_id, None, None, UNKNOWN, UNKNOWN, UNKNOWN) for group_id in unknown]
+    names = (("GROUP", 15), ("TOPIC", 15), ("#PARTITIONS", 11), ("LAG", 15), ("MAX-LAG", 15), ("STATE", 0))
+    columns = zip(*cells, strict=True) if cells else ((),) * len(names)
+    return table((name, width, column) for (name, width), column in zip(names, columns, strict=True))

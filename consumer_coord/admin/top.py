@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin import text
-from consumer_coord.admin.commands import ExitCode, chosen_groups, consumer_groups, exit_code, warn
+from consumer_coord.admin.commands import ExitCode, chosen_groups, consumer_groups, exit_code, report_unlisted, warn
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
@@ -27,17 +27,30 @@ COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", 
 
 @attrs.frozen
 class Sample:
-    """A topic of one group at one moment, with sums over the topic's partitions."""
+    """A topic of one group at one moment, with sums over ``measured``, the partitions whose lag is known.
+
+    ``lag`` is None if no lag is known. ``unknown`` counts the partitions whose lag no broker has told; all others that are not
+    measured were deleted. The fields of a group whose coordinator did not answer are None.
+    """
 
     at: float
     group: str
     state: str
-    members: int
+    members: int | None
     topic: str
-    partitions: int
-    lag: int
-    committed: int
+    partitions: int | None
+    lag: int | None
+    position: int
     end: int
+    measured: frozenset[int] = frozenset()
+    unknown: int = 0
+
+    @property
+    def lag_cell(self) -> int | str:
+        """The lag as the table shows it."""
+        if self.lag is None:
+            return text.UNKNOWN if self.unknown else text.DELETED
+        return f">={self.lag}" if self.unknown else self.lag
 
 
 @attrs.frozen
@@ -51,7 +64,7 @@ class Row:
     @property
     def caught_up_in_s(self) -> float | None:
         """Return the time until the lag is zero at the present rates, in seconds; None if the lag does not decrease."""
-        if self.read is None or self.written is None or self.read <= self.written:
+        if self.sample.lag is None or self.read is None or self.written is None or self.read <= self.written:
             return None
         return self.sample.lag / (self.read - self.written)
 
@@ -60,23 +73,28 @@ class Row:
         sample = self.sample
         rates = [None if rate is None else f"{rate:.1f}" for rate in (self.read, self.written)]
         left = self.caught_up_in_s
-        caught_up = "now" if sample.lag == 0 else None if left is None else f"{left:.0f}s"
-        counts = [sample.members, sample.topic, sample.partitions, sample.lag]
+        caught_up = "now" if sample.lag_cell == 0 else None if left is None else f"{left:.0f}s"
+        counts = [sample.members, sample.topic, sample.partitions, sample.lag_cell]
         return [sample.group, sample.state, *counts, *rates, caught_up]
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for one line of JSON."""
-        shown = attrs.asdict(self.sample, filter=lambda field, _: field.name not in ("at", "committed", "end"))
+        hidden = ("at", "position", "end", "measured")
+        shown = attrs.asdict(self.sample, filter=lambda field, _: field.name not in hidden)
         return {**shown, "read_per_s": self.read, "written_per_s": self.written, "caught_up_in_s": self.caught_up_in_s}
 
 
-def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
-    """Yield one sample for each topic of each group, and one sample for each group without topics."""
-    for report in reports:
+def samples(found: Mapping[str, GroupReport | CoordinatorError], at: float) -> Iterator[Sample]:
+    """Yield one sample for each topic of each group, and one for each group without topics or whose broker did not answer."""
+    for group_id, report in found.items():
+        if isinstance(report, CoordinatorError):
+            if isinstance(report, RetriableError):
+                yield Sample(at, group_id, text.UNKNOWN, None, text.MISSING, None, None, 0, 0, unknown=1)
+            continue
         group = report.group
         for topic in sorted({row.partition.topic for row in report.rows}) or [text.MISSING]:
             known = [row for row in report.rows if row.partition.topic == topic]
-            measured = [row for row in known if row.committed is not None and row.end is not None]
+            measured = [row for row in known if row.lag is not None]
             yield Sample(
                 at,
                 group.group_id,
@@ -84,9 +102,11 @@ def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
                 len(group.members),
                 topic,
                 len(known),
-                sum(row.lag or 0 for row in measured),
-                sum(row.committed.offset for row in measured if row.committed is not None),
-                sum(row.end for row in measured if row.end is not None),
+                sum(row.lag or 0 for row in measured) if measured or not known else None,
+                sum(row.position or 0 for row in measured),
+                sum(row.end or 0 for row in measured),
+                frozenset(row.partition.partition for row in measured),
+                sum(row.lag is None and not row.deleted for row in known),
             )
 
 
@@ -95,13 +115,21 @@ def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) 
     made = []
     for sample in current:
         before = previous.get((sample.group, sample.topic))
-        if before is None or sample.at <= before.at or before.partitions != sample.partitions:
+        if (
+            before is None
+            or sample.at <= before.at
+            or (before.partitions, before.measured)
+            != (
+                sample.partitions,
+                sample.measured,
+            )
+        ):
             made.append(Row(sample, None, None))
             continue
         elapsed_s = sample.at - before.at
-        read, written = sample.committed - before.committed, sample.end - before.end
+        read, written = sample.position - before.position, sample.end - before.end
         made.append(Row(sample, max(0, read) / elapsed_s, max(0, written) / elapsed_s))
-    return sorted(made, key=lambda row: (-row.sample.lag, row.sample.group, row.sample.topic))
+    return sorted(made, key=lambda row: (-(row.sample.lag or 0), row.sample.group, row.sample.topic))
 
 
 async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: Deadline) -> ExitCode:
@@ -110,26 +138,55 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
         previous: dict[tuple[str, str], Sample] = {}
         seen = 0
         while True:
-            deadline = Deadline.after(arguments.timeout)
+            deadline, outcome = Deadline.after(arguments.timeout), ExitCode.DONE
             try:
-                groups = await chosen_groups(cluster, arguments, deadline)
-                found = consumer_groups(await report_groups(cluster, groups, deadline), "top")
+                chosen = await chosen_groups(cluster, arguments, deadline)
+                found = _answered(consumer_groups(await report_groups(cluster, chosen.groups, deadline), "top"))
             except RetriableError as error:
                 if arguments.count is not None:
                     raise
                 warn(f"Warning: {error}")
             else:
-                failures = [one for one in found.values() if isinstance(one, CoordinatorError)]
-                if failures and not arguments.all_groups:
-                    warn(f"\nError: {failures[0]}")
-                    return exit_code(failures[0])
-                current = list(samples([one for one in found.values() if isinstance(one, GroupReport)], now()))
+                outcome = report_unlisted(chosen.unlisted)
+                refused = next((one for one in found.values() if _is_refusal(one)), None)
+                if isinstance(refused, CoordinatorError) and not arguments.all_groups:
+                    warn(f"\nError: {refused}")
+                    return exit_code(refused)
+                current = list(samples(found, now()))
                 show(rows(current, previous))
+                outcome = outcome or _report_unknown(found)
                 previous = {(sample.group, sample.topic): sample for sample in current}
             seen += 1
             if seen == arguments.count:
-                return ExitCode.DONE
+                return outcome
             await asyncio.sleep(arguments.interval)
+
+
+def _answered(found: Mapping[str, GroupReport | CoordinatorError]) -> Mapping[str, GroupReport | CoordinatorError]:
+    """Return the reports; raise the error of a group if no broker answered for any group."""
+    errors = [one for one in found.values() if isinstance(one, RetriableError)]
+    if errors and len(errors) == len(found):
+        raise errors[0]
+    return found
+
+
+def _is_refusal(found: GroupReport | CoordinatorError) -> bool:
+    return isinstance(found, CoordinatorError) and not isinstance(found, RetriableError)
+
+
+def _report_unknown(found: Mapping[str, GroupReport | CoordinatorError]) -> ExitCode:
+    """Print why the lag of groups or partitions is unknown; return INCOMPLETE if there are any but deleted ones."""
+    outcome = ExitCode.DONE
+    for group_id, one in found.items():
+        if isinstance(one, RetriableError):
+            warn(f"Warning: group '{group_id}': {one}")
+            outcome = ExitCode.INCOMPLETE
+        elif isinstance(one, GroupReport):
+            for row in one.rows:
+                if row.unknown is not None:
+                    warn(f"Warning: {row.partition} of group '{group_id}': {row.unknown}")
+                    outcome = outcome if row.deleted else ExitCode.INCOMPLETE
+    return outcome
 
 
 def _print_rows(shown: Sequence[Row], *, as_json: bool) -> None:

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from consumer_coord.admin.ask import patiently
 from consumer_coord.admin.groups import describe_group, list_groups, wrong_type
-from consumer_coord.admin.offset_access import committed_offsets, end_offsets, topics_metadata
+from consumer_coord.admin.offset_access import committed_offsets, topics_metadata
+from consumer_coord.admin.report import Commits, Logs, read_logs
 from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
+from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.snapshots import GroupSnapshot, OffsetsSnapshot, to_snapshot
 from consumer_coord.wire import error_codes as codes
@@ -72,10 +75,13 @@ class Collector:
         deadline = Deadline.after(self._timeout_ms)
         list_again = self._listed_at is None or began - self._listed_at >= GROUPS_EVERY_S
         if not self._named and list_again:
-            listings = await list_groups(self._cluster, deadline)
-            self._groups = tuple(listing.group_id for listing in listings if listing.is_consumer_group)
+            listed = await list_groups(self._cluster, deadline)
+            present = {listing.group_id for listing in listed.groups if listing.is_consumer_group}
+            # The groups of a broker that does not answer still exist.
+            self._groups = tuple(sorted(present | set(self._groups) if listed.unlisted else present))
             self._listed_at = began
-        snapshots = await asyncio.gather(*(self._describe(group_id, deadline) for group_id in self._groups))
+        described = await patiently(self._groups, self._describe, deadline)
+        snapshots = _snapshots(described)
         if self._named:
             snapshots = await self._name_absent(snapshots, deadline, list_again=list_again)
         offsets: Mapping[str, OffsetsSnapshot] = {}
@@ -94,7 +100,7 @@ class Collector:
         self._seen |= {snapshot.group_id for snapshot in snapshots if snapshot.state != "Dead"}
         absent = [snapshot.group_id for snapshot in snapshots if snapshot.group_id not in self._seen]
         if absent and (list_again or not self._absent.keys() >= set(absent)):
-            known = [listing.group_id for listing in await list_groups(self._cluster, deadline)]
+            known = [listing.group_id for listing in (await list_groups(self._cluster, deadline)).groups]
             self._listed_at = now()
             self._absent = {
                 group_id: f"The cluster has no group {group_id!r}{did_you_mean(group_id, known) or '.'}"
@@ -108,45 +114,73 @@ class Collector:
 
     async def _describe(self, group_id: str, deadline: Deadline) -> GroupSnapshot:
         async with self._gate:
-            try:
-                described = await describe_group(self._cluster, group_id, deadline)
-                other = wrong_type(described, "watch")
-                return to_snapshot(described) if other is None else GroupSnapshot(group_id, error=str(other))
-            except (RetriableError, AuthenticationError):
-                raise
-            except CoordinatorError as error:
-                if error.code == codes.GROUP_ID_NOT_FOUND:
-                    return GroupSnapshot(group_id, state="Dead")
-                return GroupSnapshot(group_id, error=str(error))
+            described = await describe_group(self._cluster, group_id, deadline)
+        other = wrong_type(described, "watch")
+        return to_snapshot(described) if other is None else GroupSnapshot(group_id, error=str(other))
 
     async def _offsets(self, snapshots: Sequence[GroupSnapshot], deadline: Deadline) -> dict[str, OffsetsSnapshot]:
-        """Return the offsets of each group that has no error.
+        """Return the offsets of each group that has no error and whose coordinator answers.
 
-        If this principal may not read a group's commits, only the committed offsets of this group are empty.
+        If this principal may not read a group's commits, only the committed offsets of this group are unknown.
         """
 
-        async def committed(snapshot: GroupSnapshot) -> Mapping[TopicPartition, int]:
+        async def committed(group_id: str, limit: Deadline) -> Commits:
             async with self._gate:
-                try:
-                    found = await committed_offsets(self._cluster, snapshot.group_id, deadline)
-                except (RetriableError, AuthenticationError):
-                    raise
-                except CoordinatorError:
-                    return {}
-            return {partition: one.offset for partition, one in found.items()}
+                return await committed_offsets(self._cluster, group_id, limit, partitions=owned[group_id])
 
-        known = [snapshot for snapshot in snapshots if snapshot.error is None]
-        answers = await asyncio.gather(*map(committed, known))
-        by_group = {snapshot.group_id: found for snapshot, found in zip(known, answers, strict=True)}
-        topics = {topic for snapshot in known for topic in _topics(snapshot)}
-        topics |= {partition.topic for found in answers for partition in found}
+        owned = {snapshot.group_id: _owned(snapshot) for snapshot in snapshots if snapshot.error is None}
+        answers = await patiently(owned, committed, deadline)
+        topics = {topic for snapshot in snapshots if snapshot.group_id in owned for topic in _topics(snapshot)}
+        by_group = {
+            group_id: Results() if isinstance(found, CoordinatorError) else found
+            for group_id, found in answers.items()
+            if not isinstance(found, RetriableError)
+        }
+        refused = {group_id for group_id, found in answers.items() if isinstance(found, CoordinatorError)}
+        topics |= {partition.topic for found in by_group.values() for partition in found.found}
         if not topics:
             return {group_id: OffsetsSnapshot() for group_id in by_group}
         counts = (await topics_metadata(self._cluster, topics, deadline)).partitions(topics)
-        wanted = {partition for found in answers for partition in found}
+        wanted = {partition for found in by_group.values() for partition in found.found}
         wanted |= {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
-        ends = (await end_offsets(self._cluster, wanted, deadline)).offsets
-        return {group_id: OffsetsSnapshot(counts, found, ends) for group_id, found in by_group.items()}
+        logs = await read_logs(self._cluster, wanted, by_group.values(), deadline)
+        return {
+            group_id: _offsets_of(found, owned[group_id] if group_id in refused else frozenset(), counts, logs)
+            for group_id, found in by_group.items()
+        }
+
+
+def _snapshots(described: Mapping[str, GroupSnapshot | CoordinatorError]) -> list[GroupSnapshot]:
+    """Return a snapshot with an error for a group that cannot be read; raise an error that concerns all groups."""
+    errors = [one for one in described.values() if isinstance(one, RetriableError)]
+    for error in described.values():
+        if isinstance(error, AuthenticationError) or (errors and len(errors) == len(described) and error is errors[0]):
+            assert isinstance(error, CoordinatorError)
+            raise error
+    return [_as_snapshot(group_id, one) for group_id, one in described.items()]
+
+
+def _as_snapshot(group_id: str, described: GroupSnapshot | CoordinatorError) -> GroupSnapshot:
+    if isinstance(described, GroupSnapshot):
+        return described
+    if described.code == codes.GROUP_ID_NOT_FOUND:
+        return GroupSnapshot(group_id, state="Dead")
+    return GroupSnapshot(group_id, error=str(described))
+
+
+def _offsets_of(commits: Commits, refused: frozenset[TopicPartition], counts: Mapping[str, int], logs: Logs) -> OffsetsSnapshot:
+    """Return the offsets of a group; the position of a partition without a commit is the beginning of its log."""
+    positions = {one: found.offset for one, found in commits.found.items() if found is not None}
+    for partition, found in commits.found.items():
+        if found is None and (beginning := logs.beginnings.found.get(partition)) is not None:
+            positions[partition] = beginning.offset
+    ends = {partition: end.offset for partition, end in logs.ends.found.items()}
+    untold = {one for one in (*commits.found, *commits.failed, *refused) if one not in positions or one not in ends}
+    return OffsetsSnapshot(counts, positions, ends, frozenset(one.topic for one in untold))
+
+
+def _owned(snapshot: GroupSnapshot) -> frozenset[TopicPartition]:
+    return frozenset(partition for member in snapshot.members for partition in flatten(member.owned))
 
 
 def _topics(snapshot: GroupSnapshot) -> set[str]:

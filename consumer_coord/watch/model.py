@@ -315,7 +315,12 @@ class GroupTracker:
             owners = self._owners.get(partition.topic, ())
             if partition.partition < len(owners) and (owner := owners[partition.partition]) != UNOWNED:
                 members[str(owner)] = members.get(str(owner), 0) + lag
-        rows = {topic: [lag, read.get(topic), written.get(topic)] for topic, lag in sums.items()}
+        told = {partition.topic for partition in lags}
+        rows: dict[str, list[float | None]] = {
+            # What no broker has told is not zero.
+            topic: [None if topic in offsets.unknown and topic not in told else lag, read.get(topic), written.get(topic)]
+            for topic, lag in sums.items()
+        }
         if rows != self._lags:
             change["lag"] = self._lags = rows
             behind = sorted(((lag, partition) for partition, lag in lags.items() if lag), key=lambda one: (-one[0], one[1]))

@@ -72,11 +72,15 @@ class GroupSnapshot:
 
 @attrs.frozen
 class OffsetsSnapshot:
-    """The number of partitions of each topic, the committed offsets, and the end offsets."""
+    """The number of partitions of each topic, the committed offsets, and the end offsets; unknown offsets are absent.
+
+    ``unknown`` are the topics with a partition whose lag no broker has told.
+    """
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)
     committed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    unknown: frozenset[str] = frozenset()
 
 
 def to_snapshot(group: GroupDescription) -> GroupSnapshot:

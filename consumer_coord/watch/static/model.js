@@ -99,10 +99,10 @@ class Group {
   }
 
   lags(rows, at) {
-    let lag = 0, read = null, written = null;
+    let lag = Object.keys(rows).length ? null : 0, read = null, written = null;   /* null: no broker has told it */
     for (const [name, [behind, got, put]] of Object.entries(rows)) {
       const topic = this.topics.get(name);
-      lag += behind ?? 0;
+      if (behind !== null) lag = (lag ?? 0) + behind;
       if (got !== null && got !== undefined) read = (read ?? 0) + got;
       if (put !== null && put !== undefined) written = (written ?? 0) + put;
       if (topic) { topic.lag.push(at, behind); topic.read.push(at, got ?? null); topic.written.push(at, put ?? null); }
