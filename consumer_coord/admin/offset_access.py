@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from consumer_coord.admin.ask import PATIENCE_MS, ask_coordinator, check, refused
-from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorError, RetriableError, UnknownTopicError
+from consumer_coord.errors import AuthorizationError, CoordinatorError, RetriableError, UnknownTopicError
 from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
@@ -228,14 +228,17 @@ async def log_offsets(
 
 
 def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
-    """Return the reason why the end offset of a partition cannot be requested, or None if a request is possible."""
-    topic = metadata.topics.get(partition.topic)
-    if metadata.errors.get(partition.topic) == codes.TOPIC_AUTHORIZATION_FAILED:
+    """Return the reason why an offset of a partition cannot be requested, or None if a request is possible."""
+    topic, code = metadata.topics.get(partition.topic), metadata.errors.get(partition.topic)
+    if code == codes.TOPIC_AUTHORIZATION_FAILED:
         return _not_allowed([partition.topic])
+    if topic is None and code not in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID, codes.INVALID_TOPIC_EXCEPTION):
+        why = "no row" if code is None else codes.error_name(code)
+        return RetriableError(f"it is unknown whether {partition} exists: the response to Metadata has {why}")
     if topic is None or not 0 <= partition.partition < topic.partition_count:
         return UnknownTopicError(f"{partition} does not exist", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.leaders[partition.partition] not in metadata.brokers:
-        return BrokerError(f"{partition} currently has no leader", code=codes.LEADER_NOT_AVAILABLE)
+        return RetriableError(f"{partition} currently has no leader", code=codes.LEADER_NOT_AVAILABLE)
     return None
 
 

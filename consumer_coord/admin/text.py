@@ -10,7 +10,7 @@ from consumer_coord.printable import printable
 from consumer_coord.topic_partition import TopicPartition
 
 MISSING = "-"
-#: What a broker did not answer, and what no longer exists.
+#: Cells for a value that a broker did not answer, and for a partition that no longer exists.
 UNKNOWN = "unknown"
 DELETED = "deleted"
 

@@ -29,8 +29,8 @@ COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", 
 class Sample:
     """A topic of one group at one moment, with sums over ``measured``, the partitions whose lag is known.
 
-    ``lag`` is None if no lag is known. ``unknown`` counts the partitions whose lag no broker has told; all others that are not
-    measured were deleted. The fields of a group whose coordinator did not answer are None.
+    ``lag`` is None if no lag is known. ``unknown`` counts the partitions whose lag no broker has reported; all others
+    that are not measured were deleted. The fields of a group whose coordinator did not answer are None.
     """
 
     at: float

@@ -317,7 +317,7 @@ class GroupTracker:
                 members[str(owner)] = members.get(str(owner), 0) + lag
         told = {partition.topic for partition in lags}
         rows: dict[str, list[float | None]] = {
-            # What no broker has told is not zero.
+            # A lag that no broker has reported is not zero.
             topic: [None if topic in offsets.unknown and topic not in told else lag, read.get(topic), written.get(topic)]
             for topic, lag in sums.items()
         }

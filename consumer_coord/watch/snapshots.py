@@ -74,7 +74,7 @@ class GroupSnapshot:
 class OffsetsSnapshot:
     """The number of partitions of each topic, the committed offsets, and the end offsets; unknown offsets are absent.
 
-    ``unknown`` are the topics with a partition whose lag no broker has told.
+    ``unknown`` are the topics with a partition whose lag no broker has reported.
     """
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from consumer_coord.admin.top import Sample, rows
 
 
 def sample(at: float, committed: int, end: int, *, topic: str = "orders", partitions: int = 2) -> Sample:
-    return Sample(at, "g", "Stable", 1, topic, partitions, end - committed, committed, end)
+    return Sample(at, "g", "Stable", 1, topic, partitions, end - committed, committed, end, frozenset(range(partitions)))
 
 
 def test_rates_and_the_time_until_the_lag_is_gone() -> None:
@@ -41,3 +42,11 @@ def test_a_group_that_falls_behind_never_catches_up() -> None:
 def test_the_largest_lag_comes_first() -> None:
     found = rows([sample(1, 5, 5, topic="a"), sample(1, 0, 9, topic="b"), sample(1, 0, 3, topic="c")], {})
     assert [row.sample.topic for row in found] == ["b", "c", "a"]
+
+
+def test_no_rate_while_other_partitions_are_measured() -> None:
+    """The sums of different partitions have no difference."""
+    before, current = sample(10.0, 100, 400), sample(12.0, 300, 900)
+    (row,) = rows([attrs.evolve(current, measured=frozenset({0}), unknown=1)], {("g", "orders"): before})
+    assert (row.read, row.written) == (None, None)
+    assert row.cells()[5:6] == [">=600"]

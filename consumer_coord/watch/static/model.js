@@ -99,7 +99,7 @@ class Group {
   }
 
   lags(rows, at) {
-    let lag = Object.keys(rows).length ? null : 0, read = null, written = null;   /* null: no broker has told it */
+    let lag = Object.keys(rows).length ? null : 0, read = null, written = null;   /* null: no broker has reported it */
     for (const [name, [behind, got, put]] of Object.entries(rows)) {
       const topic = this.topics.get(name);
       if (behind !== null) lag = (lag ?? 0) + behind;

@@ -104,7 +104,9 @@ def test_random_sequences_are_answered_as_kafka_answers_them(kafka: KafkaCluster
     print(outcome.sequences, "sequences,", outcome.steps, "steps,", outcome.recorded_again, "recorded again")
     assert not outcome.differing, "\n".join(f"seed {seed}: {found}" for seed, found in outcome.differing.items())
     missing = {name: codes - set(seen[name]) for name, codes in EXPECTED_CODES.items() if codes - set(seen[name])}
-    assert not missing, f"never seen: {missing}"
+    # Other seeds and numbers of sequences do not reach every error code.
+    if (FIRST_SEED, SEQUENCES) == (0, 100):
+        assert not missing, f"never seen: {missing}"
 
 
 def codes_of(response: Any) -> list[int]:

@@ -164,6 +164,12 @@ class FakeBrokers:
         else:
             self._always[request] = reply
 
+    def scripted(self, request: type[Any]) -> Callable[[Any], Any]:
+        """Return the function that :meth:`always` set for a kind of request."""
+        reply = self._always[request]
+        assert callable(reply)
+        return reply
+
     def all(self, request: type[R]) -> list[R]:
         """Return the requests of a kind, in order."""
         return [seen.message for seen in self.seen if isinstance(seen.message, request)]
