@@ -11,8 +11,9 @@ The steps only create records. The group changes when the records are written.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -36,6 +37,7 @@ from consumer_coord.broker.consumer_group.target_assignment import compute_targe
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.shard import Shard
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatAssignment,
@@ -43,6 +45,8 @@ from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
+
+logger: Final = get_logger(__name__)
 
 #: The first version in which a member generates its member id.
 _OWN_MEMBER_ID_FROM = 1
@@ -70,7 +74,10 @@ class Heartbeats:
             leaves = request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
             change, response = self._leave(shard, request) if leaves else self._stay(context, shard, request)
         except GroupError as error:
-            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
+            # As in Kafka, the response to an unexpected error has no text, and the broker's log has the cause.
+            unexpected = error.code == error_codes.UNKNOWN_SERVER_ERROR
+            logger.log(logging.INFO if unexpected else logging.DEBUG, "ConsumerGroupHeartbeat was refused: %s", error)
+            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=None if unexpected else str(error))
         error_code = response_error(await write(self._with.store, change))
         return ConsumerGroupHeartbeatResponse(error_code=error_code) if error_code else response
 

@@ -43,6 +43,13 @@ _KAFKA_4 = (
     " remove group.protocol to use the classic protocol"
 )
 
+#: The usual cause of UNKNOWN_SERVER_ERROR for a join, which Kafka reports without a text.
+WHY_NOT_CONVERTED = (
+    "if the group has members of the classic protocol, one of them may not offer the group's present assignor"
+    " (partition.assignment.strategy), so the broker cannot convert the group: let these members finish their rebalance, or"
+    " stop that member. The broker keeps a static member that was stopped during its first join for five minutes"
+)
+
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
     codes.UNSUPPORTED_VERSION: (_KAFKA_4, InconsistentGroupProtocolError),
     codes.UNSUPPORTED_ASSIGNOR: (

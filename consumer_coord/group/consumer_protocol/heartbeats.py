@@ -360,8 +360,11 @@ class ConsumerMember:
         code = answer.error_code
         step = answers.step_for(code, joins=joins)
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
-        if answer.error_message:
-            said = f"{said}: {answer.error_message}"
+        detail = answer.error_message
+        if not detail and joins and code == codes.UNKNOWN_SERVER_ERROR:
+            detail = answers.WHY_NOT_CONVERTED
+        if detail:
+            said = f"{said}: {detail}"
         if step is Step.CONTINUE:
             if answer.member_epoch <= requests.JOIN_EPOCH:
                 raise RetriableError(f"ConsumerGroupHeartbeat was answered with epoch {answer.member_epoch}")
@@ -373,8 +376,7 @@ class ConsumerMember:
             self._refused(said)
             return
         elif step is Step.FAIL:
-            detail = answer.error_message or ""
-            raise answers.fatal(code, group_id=self._with.config.group_id, detail=detail)
+            raise answers.fatal(code, group_id=self._with.config.group_id, detail=answer.error_message or "")
         elif step is Step.REDISCOVER:
             self._with.link.forget(broker, said)
         raise RetriableError(said, code=code)

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerConfig
+from consumer_coord.broker import BrokerConfig, EmbeddedKafka
 from consumer_coord.broker.consumer_group import membership
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
@@ -26,10 +26,21 @@ from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.wire import consumer_group_records
+from consumer_coord.wire import consumer_group_records, error_codes
+from consumer_coord.wire.embedded_protocol import Assignment, Subscription, encode_assignment, encode_subscription
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from tests.conformance.broker.test_against_kafka import codes_of, read_log
 from tests.support.admin import set_consumer_timeouts
 from tests.support.broker.bench import GROUP, Bench
@@ -42,7 +53,7 @@ from tests.support.broker.consumer_differential import (
     modern_state,
     record,
 )
-from tests.support.broker.differential import RealBroker
+from tests.support.broker.differential import RealBroker, await_coordinator
 from tests.support.broker.ours_to_kafka import write_internal
 from tests.support.real_kafka import RealKafka
 
@@ -336,3 +347,117 @@ async def our_group(topic_id: uuid.UUID) -> OurGroup:
         {client.member_id: dict(client.owned) for client in clients},
         tuple(batches),
     )
+
+
+class ClassicPair:
+    """Static members A and B of a classic group."""
+
+    def __init__(self, broker: RealBroker, group_id: str) -> None:
+        self._broker = broker
+        self._group_id = group_id
+        self._ids = {"A": "", "B": ""}
+
+    async def join(self, member: str, *assignors: str) -> JoinGroupResponse:
+        """Send JoinGroup, and wait for its response; again while the coordinator loads its groups."""
+        metadata = encode_subscription(Subscription(("t",)))
+        while True:
+            request = JoinGroupRequest(
+                group_id=self._group_id,
+                session_timeout_ms=1_000,
+                rebalance_timeout_ms=1_500,
+                member_id=self._ids[member],
+                group_instance_id=member,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in assignors],
+            )
+            joined = await self._broker.call(member, request, 9)
+            assert isinstance(joined, JoinGroupResponse)
+            if not error_codes.is_retriable(joined.error_code) or joined.error_code == error_codes.REBALANCE_IN_PROGRESS:
+                self._ids[member] = joined.member_id or self._ids[member]
+                return joined
+            await asyncio.sleep(0.05)
+
+    async def sync(self, member: str, joined: JoinGroupResponse) -> None:
+        """Send SyncGroup, as the leader with an assignment."""
+        nothing = encode_assignment(Assignment({}))
+        rows = [SyncGroupRequestAssignment(one, nothing) for one in self._ids.values() if one]
+        request = SyncGroupRequest(
+            group_id=self._group_id,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=member,
+            protocol_type="consumer",
+            protocol_name=joined.protocol_name,
+            assignments=rows if joined.leader == joined.member_id else [],
+        )
+        await self._broker.call(member, request, 5)
+
+    async def be_in_a_generation(self, *, both: bool) -> None:
+        """Make a stable generation of A, or of A and B."""
+        joined = await self.join("A", *BOTH)
+        if not both:
+            await self.sync("A", joined)
+            return
+        second = asyncio.create_task(self.join("B", *BOTH))
+        await asyncio.sleep(0.2)
+        first, other = await self.join("A", *BOTH), await second
+        await asyncio.gather(self.sync("A", first), self.sync("B", other))
+
+
+BOTH = ("cooperative-sticky", "sticky")
+
+
+async def conversion_of_a_stuck_group(broker: RealBroker, group_id: str, *, known: bool) -> list[Any]:
+    """Return what a member of the consumer protocol sees of a group whose member B began a rebalance and then stopped.
+
+    ``known``: B was in the generation before.
+    """
+    await await_coordinator(broker, group_id)
+    pair = ClassicPair(broker, group_id)
+    await pair.be_in_a_generation(both=known)
+    begins = asyncio.create_task(pair.join("B", "sticky"))
+    await asyncio.sleep(0.2)
+    seen: list[Any] = []
+    ends = asyncio.get_running_loop().time() + 5
+    while asyncio.get_running_loop().time() < ends and not (seen and seen[-1][0] == error_codes.NONE):
+        heartbeat = ConsumerGroupHeartbeatRequest(
+            group_id=group_id,
+            member_id="AAAAAAAAAAAAAAAAAAAAAA",
+            member_epoch=0,
+            rebalance_timeout_ms=5_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        answer = await broker.call("C", heartbeat, 1)
+        described = await broker.call("D", DescribeGroupsRequest(groups=[group_id]), 6)
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        assert isinstance(described, DescribeGroupsResponse)
+        (group,) = described.groups
+        row = (answer.error_code, answer.error_message, group.group_state, len(group.members))
+        seen += [row] if row not in seen else []
+        await asyncio.sleep(0.2)
+    return [(await begins).error_code, *seen]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_group_that_cannot_be_converted_keeps_a_new_static_member_that_stopped(modern_kafka: RealKafka, known: bool) -> None:
+    """A member that joins for the first time has five minutes instead of a session; a failed conversion ends only its wait."""
+    name = f"stuck-{known}"
+    with EmbeddedKafka(config=dict(CONFIG)) as ours:
+        host, _, port = ours.bootstrap_servers.partition(":")
+
+        async def at_ours() -> Any:
+            broker = RealBroker(host, int(port))
+            try:
+                return await conversion_of_a_stuck_group(broker, name, known=known)
+            finally:
+                await broker.close()
+
+        expected = on_broker(modern_kafka, lambda broker: conversion_of_a_stuck_group(broker, name, known=known))
+        assert asyncio.run(at_ours()) == expected
+    refused, converted = error_codes.UNKNOWN_SERVER_ERROR, error_codes.NONE
+    stuck = [
+        (refused, None, "PreparingRebalance", 2),
+        (converted, None, "Dead", 0) if known else (refused, None, "PreparingRebalance", 1),
+    ]
+    assert expected == [error_codes.REBALANCE_IN_PROGRESS, *stuck]
