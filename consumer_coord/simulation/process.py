@@ -9,13 +9,28 @@ process runs no ``finally`` and does not leave its group.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.simulation.loop import SharesClock, VirtualTimeLoop
+
+#: Maximum number of awaits in the ``finally`` blocks of one task.
+_MOST_AWAITS = 100
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine whose ``finally`` blocks await: each of these awaits "ignores" the end, and needs another."""
+    for _ in range(_MOST_AWAITS):
+        try:
+            coroutine.close()
+        except RuntimeError as error:
+            if "ignored GeneratorExit" in str(error):
+                continue
+        except Exception:  # noqa: BLE001 - a killed process reports nothing
+            return
+        return
 
 
 class Process(SharesClock):
@@ -77,10 +92,14 @@ class Process(SharesClock):
     def dispose(self) -> None:
         """Close a killed process's tasks after the run, and before the garbage collector would close them."""
         events._set_running_loop(self)
+        closed: set[asyncio.Task[Any]] = set()
         try:
-            for task in self._remains:
-                with contextlib.suppress(Exception):
-                    task.get_coro().close()
+            while left := [task for task in (*self._remains, *self.loop.tasks_of(self)) if task not in closed]:
+                for task in left:
+                    # A `finally` may start another task, which no step of the process will begin.
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close(task.get_coro())
+                closed.update(left)
         finally:
             events._set_running_loop(None)
         self._remains = []
