@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
+import warnings
+
+import pytest
 
 from consumer_coord.simulation.loop import VirtualTimeLoop, run
 from consumer_coord.simulation.process import Process
@@ -73,3 +78,30 @@ def test_a_killed_process_runs_no_finally_and_leaves_nothing() -> None:
         return list(seen)
 
     assert run(main(), strict=True) == []
+
+
+def test_the_tasks_of_a_killed_process_are_closed_to_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close that a kill interrupted awaits in its ``finally``, and starts another task there, which never begins."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda about: ignored.append(about.exc_value))
+
+    async def closing() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            try:
+                await asyncio.sleep(1)
+            finally:
+                await asyncio.shield(asyncio.get_running_loop().create_task(asyncio.sleep(1)))
+
+    async def main() -> None:
+        process = Process.on(_loop(), "one")
+        process.create_task(closing())
+        await asyncio.sleep(1)
+        process.kill()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(main(), strict=True)
+        gc.collect()
+    assert not ignored
