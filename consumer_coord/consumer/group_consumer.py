@@ -759,9 +759,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def close(self, timeout: float | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        All steps except callbacks end within ``timeout`` seconds. The default is ``default.api.timeout.ms``, or about 15 seconds
-        if no broker responds. The last record that this thread received counts as finished, unless close is called while an
-        exception is handled, for instance in ``finally:`` after the processing raised.
+        All steps except callbacks end within ``timeout`` seconds. The default is ``default.api.timeout.ms``, or about 15 s if no
+        broker responds. The last record that this thread received counts as finished, unless close is called while an exception
+        is handled, for instance in ``finally:`` after the processing raised.
         """
         self._shut(timeout, finished=self._in_order)
 
