@@ -235,7 +235,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def close(self, timeout: float | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        All steps except callbacks end within ``timeout`` seconds. The default is ``default.api.timeout.ms``, or about 15 s if no
+        All steps except callbacks end within ``timeout`` seconds. Their default is ``default.api.timeout.ms``, about 15 s if no
         broker responds. If a call of ``close`` is cancelled, closing continues, and a further call waits until the consumer is
         closed. The last records that this task received count as finished, unless the task was cancelled, or close is called
         while an exception is handled.

@@ -759,7 +759,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def close(self, timeout: float | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
-        All steps except callbacks end within ``timeout`` seconds. The default is ``default.api.timeout.ms``, or about 15 s if no
+        All steps except callbacks end within ``timeout`` seconds. Their default is ``default.api.timeout.ms``, about 15 s if no
         broker responds. The last record that this thread received counts as finished, unless close is called while an exception
         is handled, for instance in ``finally:`` after the processing raised.
         """

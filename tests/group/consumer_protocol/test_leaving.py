@@ -12,12 +12,15 @@ from tests.support.waiting import eventually_async
 
 
 async def _failed_before_it_leaves(broker: Broker, code: int, **settings: str) -> TestMember:
-    """Return a member that was about to leave and got this heartbeat response; its application has not polled since."""
+    """Return a member that was about to leave and got this heartbeat response, twice if the member sent another heartbeat.
+
+    Its application has not polled since.
+    """
     one = await joined(broker, ("t",), **settings)
     await one.stop()
     one.coordinator.prepare_to_leave()
     await pause()
-    broker.answer(HeartbeatRequest, code)
+    broker.answer(HeartbeatRequest, code, code)
     await eventually_async(lambda: one.coordinator.generation < 0)
     return one
 
