@@ -453,6 +453,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 wanted = to_commit(message, offsets)
                 if wanted is None:
                     async with self._used() as engine:
+                        await engine.catch_up()
                         wanted = engine.finished()
                     if not wanted:
                         raise nothing_to_commit()
@@ -484,6 +485,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
+            await engine.catch_up()
             found = engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 

@@ -379,6 +379,7 @@ class Engine:
             self._woken = False
             raise WakeupError("wakeup() was called")
         if self.auto.due:
+            await self.catch_up()
             self.auto.rearm()
             self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
         await self._settle()
@@ -850,15 +851,22 @@ class Engine:
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
+    async def catch_up(self) -> None:
+        """Move the positions past transaction markers and aborted records; called before positions are committed or shown."""
+        await self.worker.catch_up(self.worker.assigned)
+
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
+        """Return the positions up to which the application has finished: after delivered records, or as it stored them.
+
+        Call :meth:`catch_up` first.
+        """
         if not self._auto_store:
             stored = {partition: one.stored.position for partition, one in self.table.items()}
             return {partition: at for partition, at in stored.items() if at is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the application's positions: after the last message, or at the chosen start.
+        """Return the application's positions: after the last message, or at the chosen start. Call :meth:`catch_up` first.
 
         As in librdkafka, a start from the group's commit or from ``auto.offset.reset`` is omitted until the first message.
         """
@@ -1163,6 +1171,8 @@ class Engine:
 
         If commits are automatic, commit finished records, and wait for this commit, but for at most the session timeout.
         """
+        if self.auto.enabled:
+            await self.catch_up()
         commit = self._drop(partitions & self.table.keys())
         self._publish()
         await self._apply()
@@ -1220,7 +1230,7 @@ class Engine:
         failure: CoordinatorError | None = None
         if self.manual:
             await self._scheduler.wait_idle()
-            await self.worker.idle()
+            await self.catch_up()
             self._seal(self.table)
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))

@@ -141,3 +141,23 @@ def row(partition: int, offset: int | None = None, topic: str = "orders") -> con
     if offset is None:
         return confluent_kafka.TopicPartition(topic, partition)
     return confluent_kafka.TopicPartition(topic, partition, offset)
+
+
+def append_transaction(kafka: EmbeddedKafka, count: int, *, committed: bool, topic: str = "orders", partition: int = 0) -> None:
+    """Append records of a transaction, and the marker that ends it, because the embedded Kafka serves no transactions."""
+
+    def append() -> None:
+        found = kafka._running.topics.partition(topic, partition)
+        assert found is not None
+        producer_id = found.log.end_offset
+        found.log.append_records([(None, b"%d" % one) for one in range(count)], 1_000, found.leader_epoch, producer_id, 0)
+        found.log.append_marker(1_000, found.leader_epoch, producer_id, 0, committed)
+
+    kafka._call(append)
+
+
+def delete_before(kafka: EmbeddedKafka, offset: int, topic: str = "orders", partition: int = 0) -> None:
+    """Delete the records before an offset, as retention does."""
+    found = kafka._running.topics.partition(topic, partition)
+    assert found is not None
+    kafka._call(lambda: found.log.delete_before(offset))
