@@ -149,8 +149,8 @@ class Stored:
         if self.sealed:
             return False
         self.position = at
-        # The engine may seal the object between the two statements above. It sets ``sealed`` and then reads the position. So if
-        # ``sealed`` is still false here, the engine reads this position or a later one.
+        # The engine may seal the object between the two statements above: it sets ``sealed``, and then reads the position. So
+        # if ``sealed`` is still false here, the engine reads this position or a later one.
         return not self.sealed
 
 

@@ -329,7 +329,7 @@ class Worker:
         for partition, at in positions.items():
             one = self.cursors.get(partition)
             if one is not None and one.began is not None and at.offset > one.fetch_position.offset:
-                # The first offset had no message if no message has arrived yet, so this offset stands for none in ``ready``.
+                # If no message has arrived yet, the first offset had none, so no message in ``ready`` can have this offset.
                 first = one.fetch_position.offset if one.first is None else one.first
                 moved[partition] = one._replace(next=at.offset, epoch=max(at.leader_epoch, one.epoch), first=first)
         if moved:

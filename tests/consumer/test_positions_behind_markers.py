@@ -22,14 +22,14 @@ from tests.support.consumer.embedded import (
     DEADLINE_S,
     KeepingConsumer,
     append_transaction,
+    change_log,
     consumer,
-    delete_before,
     produce,
     row,
     take,
 )
 from tests.support.waiting import eventually, eventually_async
-from tests.support.white_box import data_plane, librdkafka_of
+from tests.support.white_box import data_plane, librdkafka
 
 END = 10
 PARTITION = TopicPartition("orders", 0)
@@ -60,7 +60,7 @@ def read_to_the_end(one: KeepingConsumer, count: int = 3) -> None:
 
 
 def has_passed(one: KeepingConsumer | AsyncGroupConsumer) -> bool:
-    at = librdkafka_of(one).positions([PARTITION]).get(PARTITION)
+    at = librdkafka(one).positions([PARTITION]).get(PARTITION)
     return at is not None and at.offset == END
 
 
@@ -159,7 +159,7 @@ def test_a_restart_after_retention_reads_the_new_records(kafka: EmbeddedKafka) -
     with consumer(kafka) as one:
         one.subscribe(["orders"])
         read_to_the_end(one)
-    delete_before(kafka, END)
+    change_log(kafka, lambda log: log.delete_before(END))
     produce(kafka, "orders", {0: range(3)})
     with consumer(kafka, auto_offset_reset="latest") as two:
         two.subscribe(["orders"])

@@ -62,11 +62,6 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
     return consumer._quiet is consumer._core.application.news
 
 
-def librdkafka_of(consumer: GroupConsumer | AsyncGroupConsumer) -> Librdkafka:
-    """Return the librdkafka of a consumer."""
-    return consumer._librdkafka
-
-
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer."""
     return DataPlaneOf(consumer._worker, consumer._librdkafka)

@@ -9,6 +9,7 @@ import confluent_kafka
 from confluent_kafka import Message, Producer
 
 from consumer_coord import GroupConsumer
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.waiting import eventually
 
@@ -143,21 +144,21 @@ def row(partition: int, offset: int | None = None, topic: str = "orders") -> con
     return confluent_kafka.TopicPartition(topic, partition, offset)
 
 
-def append_transaction(kafka: EmbeddedKafka, count: int, *, committed: bool, topic: str = "orders", partition: int = 0) -> None:
-    """Append records of a transaction, and the marker that ends it, because the embedded Kafka serves no transactions."""
-
-    def append() -> None:
-        found = kafka._running.topics.partition(topic, partition)
-        assert found is not None
-        producer_id = found.log.end_offset
-        found.log.append_records([(None, b"%d" % one) for one in range(count)], 1_000, found.leader_epoch, producer_id, 0)
-        found.log.append_marker(1_000, found.leader_epoch, producer_id, 0, committed)
-
-    kafka._call(append)
-
-
-def delete_before(kafka: EmbeddedKafka, offset: int, topic: str = "orders", partition: int = 0) -> None:
-    """Delete the records before an offset, as retention does."""
+def change_log(
+    kafka: EmbeddedKafka, change: Callable[[PartitionLog], object], topic: str = "orders", partition: int = 0
+) -> None:
+    """Change a partition's log on the brokers' thread, for what no client can request: transactions, retention."""
     found = kafka._running.topics.partition(topic, partition)
     assert found is not None
-    kafka._call(lambda: found.log.delete_before(offset))
+    kafka._call(lambda: change(found.log))
+
+
+def append_transaction(kafka: EmbeddedKafka, count: int, *, committed: bool) -> None:
+    """Append records of a transaction, and the marker that ends it, to the first partition of the topic "orders"."""
+
+    def append(log: PartitionLog) -> None:
+        producer_id = log.end_offset
+        log.append_records([(None, b"%d" % one) for one in range(count)], 1_000, 0, producer_id, 0)
+        log.append_marker(1_000, 0, producer_id, 0, committed)
+
+    change_log(kafka, append)
