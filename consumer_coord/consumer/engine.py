@@ -851,6 +851,11 @@ class Engine:
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
+    @property
+    def read_committed(self) -> bool:
+        """Whether the consumer reads only up to the last stable offset."""
+        return self._reset.read_committed
+
     async def catch_up(self) -> None:
         """Move the positions past transaction markers and aborted records; called before positions are committed or shown."""
         await self.worker.catch_up(self.worker.assigned)
@@ -1018,7 +1023,7 @@ class Engine:
             self.core.cluster,
             dict.fromkeys(partitions, timestamp),
             Deadline.after(self.core.config.default_api_timeout_ms),
-            read_committed=self._reset.read_committed,
+            read_committed=self.read_committed,
         )
         return {partition: row.position for partition, row in found.complete().items()}
 
@@ -1119,8 +1124,10 @@ class Engine:
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Collection[str], callbacks: Callbacks) -> TopicSubscription:
-        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Return the subscription."""
+    async def subscribe(self, topics: Collection[str], callbacks: Callbacks) -> TopicSubscription:
+        """End a manual assignment, and subscribe to topics; a topic that starts with ``^`` is a pattern."""
+        if self.manual:
+            await self.unassign(frozenset(self.table))
         patterns = any(topic.startswith("^") for topic in topics)
         subscription = to_pattern(librdkafka_pattern(topics)) if patterns else to_topics(topics)
         self.core.subscribe_to(subscription)
@@ -1171,7 +1178,7 @@ class Engine:
 
         If commits are automatic, commit finished records, and wait for this commit, but for at most the session timeout.
         """
-        if self.auto.enabled:
+        if self.auto.enabled and partitions:
             await self.catch_up()
         commit = self._drop(partitions & self.table.keys())
         self._publish()

@@ -24,6 +24,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     raise_if_any_failed,
     to_commit,
     to_rows,
+    to_store,
 )
 from consumer_coord.consumer.turns import T, Turns
 from consumer_coord.errors import RequestTimedOutError
@@ -122,9 +123,7 @@ class OffsetCalls(Turns):
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
         self._check_open()
         with drop_in_exceptions():
-            wanted = to_commit(message, offsets)
-            if wanted is None:
-                raise ValueError("expected either message or offsets")
+            wanted = to_store(message, offsets)
             self._coordinator.check_process()
             self._engine.store(wanted)
 

@@ -314,8 +314,10 @@ class Worker:
 
     async def catch_up(self, partitions: Collection[TopicPartition]) -> None:
         """Move the cursors of partitions past transaction markers and aborted records; see :meth:`passed`."""
+        if not partitions:
+            return
         await self.plane.wait_idle()
-        if partitions and not self.busy:
+        if not self.busy:
             self.passed(await self.plane.positions(partitions))
 
     def passed(self, positions: Positions) -> None:

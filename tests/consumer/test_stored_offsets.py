@@ -35,8 +35,7 @@ COUNT = 10
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "eager": {"strategy": "range"},
     "cooperative": {"strategy": "cooperative-sticky"},
-    # None unsets a setting of the classic protocol.
-    "KIP-848": {"group_protocol": "consumer", "strategy": None, "heartbeat_interval_ms": None, "session_timeout_ms": None},
+    "KIP-848": {"group_protocol": "consumer"},
 }
 
 

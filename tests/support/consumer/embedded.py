@@ -11,6 +11,7 @@ from confluent_kafka import Message, Producer
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.settings import CLASSIC_ONLY
 from tests.support.waiting import eventually
 
 GROUP = "billing"
@@ -87,8 +88,11 @@ class KeepingConsumer(GroupConsumer):
 
 
 def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **settings: Any) -> KeepingConsumer:
-    """Return a consumer of the group that reads from the beginning; dots of settings are written as underscores."""
-    config = {
+    """Return a consumer of the group that reads from the beginning; dots of settings are written as underscores.
+
+    With ``group_protocol="consumer"``, the consumer has no settings of the classic protocol.
+    """
+    config: dict[str, Any] = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": GROUP,
         "auto.offset.reset": "earliest",
@@ -97,6 +101,8 @@ def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **setti
         "session.timeout.ms": 10_000,
         **{key if callable(value) else key.replace("_", "."): value for key, value in settings.items()},
     }
+    if config.get("group.protocol") == "consumer":
+        config = {name: value for name, value in config.items() if name not in CLASSIC_ONLY}
     return KeepingConsumer(config)
 
 
