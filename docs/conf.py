@@ -58,6 +58,7 @@ PARTS_OF_THE_SITE = {
         "choosing",
         "confluent-kafka",
         "other-clients",
+        "frameworks",
         "asyncio",
         "dataframes",
         "spark",

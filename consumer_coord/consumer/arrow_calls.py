@@ -49,7 +49,6 @@ class ArrowCalls(OffsetCalls):
     #: True after a call of poll or consume had to wait for messages.
     _reads_messages = False
     _application: Application
-    _arrow: ArrowReads | None = None
     _request: Request | None = None
     _then: list[Callable[[], Coroutine[Any, Any, None]]]
 

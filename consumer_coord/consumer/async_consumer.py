@@ -24,7 +24,7 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.config import Config, parse, refuse_other_spellings
+from consumer_coord.config import Config, parse
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
@@ -33,7 +33,7 @@ from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, T
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.arguments import subscription_arguments
+from consumer_coord.consumer.librdkafka.arguments import constructor_arguments, flag, subscription_arguments
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,
@@ -57,11 +57,13 @@ from consumer_coord.consumer.librdkafka.rows import (
     seconds,
     to_commit,
     to_rows,
+    to_store,
 )
+from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, IllegalStateError
+from consumer_coord.errors import ClosedError, ConcurrentUseError, ConfigurationError, CoordinatorError, IllegalStateError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
@@ -117,16 +119,15 @@ class AsyncGroupConsumer(AiokafkaMethods):
             raise ValueError("max_workers must be at least 1")
         if not isinstance(config, Mapping):
             raise TypeError(f"expected a dictionary of settings, not {config!r}")
-        settings = dict(config)
+        settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
         with kafka_exceptions():
-            refuse_other_spellings(keywords)
+            self._auto_store = flag(settings, "enable.auto.offset.store", default=True)
             parsed = parse(settings, needs_brokers=False)
             chosen = choose_assignors(settings, parsed, assignors)
-            self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
+            self._librdkafka = Librdkafka(parsed.librdkafka, **handed_over)
             self._refusals = Refusals(self._librdkafka.settings)
-        self._steps = group_lines(settings, keywords.get("logger"))
+        self._steps = group_lines(settings, handed_over.get("logger"))
         threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
         self._set_up(parsed, chosen, threaded, shared_clusters)
 
@@ -192,6 +193,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
                 auto_store=self._auto_store,
+                reports_automatic=self._on_commit is not None,
             )
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
@@ -225,6 +227,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._turns.waited_for and await self._turns.pass_on():
             # Other tasks may have changed the state: check the group before delivering a message.
             self._core.application.look_again()
+
+    @property
+    def _consumer(self) -> Self:
+        """Return this consumer, because Logprep calls ``_consumer.memberid()`` of an ``AIOConsumer``."""
+        return self
 
     @property
     def executor(self) -> concurrent.futures.Executor:
@@ -310,12 +317,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription."""
+        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription, or assignment."""
         async with self._used(in_callback=False) as engine:
-            if engine.manual:
-                raise IllegalStateError("subscribe after assign: end the manual assignment with unassign() first")
             wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
-            self._subscription = engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
+            self._finish_in_order()
+            self._subscription = await engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
 
     async def unsubscribe(self) -> None:
         """Commit finished records, revoke all partitions, and leave the group."""
@@ -410,13 +416,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
             await self._scheduler.wait_idle()
         if self._arrow is not None:
             self._librdkafka.serve()
+        assert self._made is not None
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._call_application(callback, what)
+                await self._call_application(callback, await completed(what, self._made))
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
-        if self._made is not None:
-            self._refusals.settle(self._made.core, joins=not self._made.manual)
+        self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._report_outcomes()
 
     async def _report_outcomes(self) -> None:
@@ -456,6 +462,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 wanted = to_commit(message, offsets)
                 if wanted is None:
                     async with self._used() as engine:
+                        await engine.catch_up()
                         wanted = engine.finished()
                     if not wanted:
                         raise nothing_to_commit()
@@ -474,8 +481,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
-            wanted = to_commit(message, offsets)
-            engine.store(engine.finished() if wanted is None else wanted)
+            engine.store(to_store(message, offsets))
 
     async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
@@ -487,6 +493,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
+            await engine.catch_up()
             found = engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 
@@ -550,6 +557,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used() as engine:
             if not self._in_callback or engine.calling is None:
                 gone = frozenset(engine.added if partitions is None else distinct_positions_of(partitions, what))
+                if not gone <= engine.assigned:
+                    raise ConfigurationError(f"{what}: not all of these partitions are assigned")
                 if not gone or not gone <= engine.added:
                     _must_not_be_subscribed(engine, what)
                 self._finish_in_order()
@@ -603,9 +612,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
             assert self._threaded is not None
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
-    def memberid(self) -> str:
-        """Return the member id that the coordinator assigned; empty before the first join."""
-        return self._core.member_id
+    def memberid(self) -> str | None:
+        """Return the member id that the coordinator assigned, or None before the first join."""
+        return self._core.member_id or None
 
     def generation(self) -> int:
         """Return the group's generation at this member's last join; -1 outside the group."""
@@ -617,6 +626,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""
+        if self._start().manual:
+            return await self._ask(lambda handle: handle.consumer_group_metadata())
         with kafka_exceptions():
             core = self._core
             return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)

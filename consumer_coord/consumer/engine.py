@@ -102,8 +102,8 @@ GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
 
-#: librdkafka's ``_CONFLICT``: a partition is already assigned.
-_CONFLICT = -173
+#: librdkafka's ``_CONFLICT``: a partition is already assigned; and ``_STATE``: a partition is not assigned.
+_CONFLICT, _STATE = -173, -172
 
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
 _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost"}
@@ -183,6 +183,8 @@ class Engine:
         self._explicit: dict[TopicPartition, tuple[int, Ticket]] = {}
         #: Topics of the subscription that the data plane has not looked up yet.
         self._expected: frozenset[str] = frozenset()
+        #: The topics of which this consumer was assigned partitions.
+        self._read_topics: frozenset[str] = frozenset()
         self._serial = 0
         #: The last started callback, until its end is recorded.
         self._calling: _Call | None = None
@@ -377,6 +379,7 @@ class Engine:
             self._woken = False
             raise WakeupError("wakeup() was called")
         if self.auto.due:
+            await self.catch_up()
             self.auto.rearm()
             self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
         await self._settle()
@@ -403,7 +406,7 @@ class Engine:
             elif self.worker.applied is not self.plan or self.worker.busy:
                 await self._apply()
             else:
-                return not any(one.phase in (Phase.STOPPING, Phase.COMMITTING) for one in self.table.values())
+                return not self._in_phase(Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING)
 
     async def _apply(self) -> None:
         await self.worker.idle()
@@ -470,7 +473,7 @@ class Engine:
             before = table.get(partition)
             to = after(event, None if before is None else before.phase)
             if to is Refused.NOT_ASSIGNED:
-                raise NotAssignedError(f"{event.value}: {partition} is not assigned to this consumer")
+                raise self._not_assigned(event.value, [partition])
             if to is ABSENT:
                 del table[partition]
             elif isinstance(to, Phase):
@@ -489,6 +492,7 @@ class Engine:
         for partition, value in values.items():
             assert after(event, self.table[partition].phase if partition in self.table else None) is value.phase
         self.table = {**self.table, **values}
+        self._read_topics |= {partition.topic for partition in values}
 
     def _next_serial(self) -> int:
         self._serial += 1
@@ -502,7 +506,7 @@ class Engine:
         self._note_call()
         self._look_at_topics()
         self._look_at_readings()
-        call = self._look_at_group(leaving)
+        call = self._look_at_group(leaving) if self._released() else None
         if call is None:
             self._look_up()
         self._publish()
@@ -522,7 +526,7 @@ class Engine:
         if call is None:
             return
         called = self._awaiting(call)
-        if call.phase is not Phase.TAKEN:
+        if call.phase is Phase.LOST:
             self.core.let_go(called)
         self._put(PartitionEvent.CALLED, called)
         self._calling = None
@@ -567,7 +571,7 @@ class Engine:
             return None
         assignment.take_up(change)
         # The group now assigns partitions that the application had added itself.
-        self._put(PartitionEvent.UNASSIGN, assignment.held & self.added)
+        self._drop(assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
             self._begin(
@@ -585,28 +589,48 @@ class Engine:
     def _stopped(self) -> None:
         """If commits are automatic, commit the finished records of partitions that the worker no longer fetches."""
         stopping = self._in_phase(Phase.STOPPING)
-        if not stopping:
-            return
-        waits: dict[TopicPartition, Ticket] = {}
-        ends = 0.0
-        if self.auto.enabled:
-            finished = {one: at for one, at in self._to_commit().items() if one in stopping}
-            config = self.core.config
-            limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
-            ends = self._scheduler.now() + limit_ms / 1000
-            self._commit_automatically(finished, limit_ms, what="commit before a revoke")
-            # Also wait for an earlier automatic commit of the same positions that is still in flight.
-            for one in stopping:
-                commit = self.table[one].commit
-                if commit is not None and not commit.done:
-                    waits[one] = commit
-            if waits:
-                self._scheduler.later(limit_ms / 1000, self.core.application.wake)
         self._put(PartitionEvent.STOPPED, stopping)
-        self.table = {
-            **self.table,
-            **{one: attrs.evolve(self.table[one], awaits=_FinalCommit(waits[one], ends)) for one in stopping & waits.keys()},
-        }
+        if stopping and self.auto.enabled:
+            finished = {one: at for one, at in self._to_commit().items() if one in stopping}
+            self._commit_last(stopping, finished, "commit before a revoke")
+
+    def _released(self) -> bool:
+        """Release the partitions for which on_revoke was called; return False while one of their commits is pending.
+
+        If commits are automatic, first commit the positions that on_revoke or another thread stored after the last commit. From
+        then on, :meth:`store` accepts no position of these partitions.
+        """
+        releasing = self._in_phase(Phase.RELEASING)
+        if not releasing:
+            return True
+        fresh = frozenset(one for one in releasing if not self.table[one].stored.sealed)
+        self._seal(fresh)
+        if fresh and self.auto.enabled:
+            # A commit that failed before on_revoke is not repeated.
+            finished = {one: at for one, at in self._to_commit().items() if one in fresh and at != self.table[one].committed}
+            self._commit_last(fresh & finished.keys(), finished, "commit after on_revoke")
+        released = releasing if self._committed(releasing) else releasing & self.core.assignment.change().lost
+        if released:
+            self.core.let_go(released)
+            self._put(PartitionEvent.COMMIT_ENDED, released)
+        return released == releasing
+
+    def _seal(self, partitions: Iterable[TopicPartition]) -> None:
+        """Accept no further stored positions of these partitions, because their last commit follows."""
+        for partition in partitions:
+            self.table[partition].stored.sealed = True
+
+    def _commit_last(self, partitions: Partitions, finished: Positions, what: str) -> None:
+        """Start a commit before a revocation; the partitions wait for it, and for earlier automatic commits in flight."""
+        config = self.core.config
+        limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
+        ends = self._scheduler.now() + limit_ms / 1000
+        self._commit_automatically(finished, limit_ms, what=what)
+        commits = {one: commit for one in partitions if (commit := self.table[one].commit) is not None and not commit.done}
+        if commits:
+            self._scheduler.later(limit_ms / 1000, self.core.application.wake)
+        waits = {one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()}
+        self.table = {**self.table, **waits}
 
     def _committed(self, ending: Partitions) -> bool:
         """Return whether the last commits of these partitions have ended, or need not be awaited."""
@@ -631,6 +655,8 @@ class Engine:
             "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
             listed(recreated),
         )
+        # A stored position belongs to the deleted topic.
+        self._seal(recreated)
         for partition in recreated:
             one = self.table[partition]
             changes: dict[str, Any] = {"topic_id": self.topic_id(partition)}
@@ -825,15 +851,27 @@ class Engine:
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
+    @property
+    def read_committed(self) -> bool:
+        """Whether the consumer reads only up to the last stable offset."""
+        return self._reset.read_committed
+
+    async def catch_up(self) -> None:
+        """Move the positions past transaction markers and aborted records; called before positions are committed or shown."""
+        await self.worker.catch_up(self.worker.assigned)
+
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
+        """Return the positions up to which the application has finished: after delivered records, or as it stored them.
+
+        Call :meth:`catch_up` first.
+        """
         if not self._auto_store:
             stored = {partition: one.stored.position for partition, one in self.table.items()}
             return {partition: at for partition, at in stored.items() if at is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the application's positions: after the last message, or at the chosen start.
+        """Return the application's positions: after the last message, or at the chosen start. Call :meth:`catch_up` first.
 
         As in librdkafka, a start from the group's commit or from ``auto.offset.reset`` is omitted until the first message.
         """
@@ -885,17 +923,17 @@ class Engine:
     def store(self, positions: Positions) -> None:
         """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``. Any thread may call it.
 
-        As in librdkafka, raise :class:`NotAssignedError` only if none of the partitions is assigned.
+        As in librdkafka, raise :class:`NotAssignedError` only if none of the partitions is assigned. A partition counts as
+        assigned until its last commit begins, after on_revoke. So automatic commits include every position that is accepted.
         """
         if self._auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
         table, held = self.table, False
         for partition, at in positions.items():
             one = table.get(partition)
-            if one is not None and one.phase is not Phase.LOST:
-                one.stored.position, held = at, True
+            held |= one is not None and one.phase is not Phase.LOST and one.stored.put(at)
         if positions and not held:
-            raise NotAssignedError(f"store_offsets: not assigned to this consumer: {listed(positions)}")
+            raise self._not_assigned("store_offsets", positions)
 
     def entries(self, wanted: Positions) -> Mapping[TopicPartition, Entry]:
         """Return positions with the present ownership numbers and topic ids, for a commit; callable from any thread."""
@@ -985,7 +1023,7 @@ class Engine:
             self.core.cluster,
             dict.fromkeys(partitions, timestamp),
             Deadline.after(self.core.config.default_api_timeout_ms),
-            read_committed=self._reset.read_committed,
+            read_committed=self.read_committed,
         )
         return {partition: row.position for partition, row in found.complete().items()}
 
@@ -1058,7 +1096,14 @@ class Engine:
         """Raise :class:`NotAssignedError` for partitions that are not assigned to this consumer."""
         foreign = set(partitions) - self.table.keys()
         if foreign:
-            raise NotAssignedError(f"{what}: not assigned to this consumer: {listed(foreign)}")
+            raise self._not_assigned(what, foreign)
+
+    def _not_assigned(self, what: str, partitions: Collection[TopicPartition]) -> NotAssignedError:
+        """Return the error for partitions that are not assigned; as in librdkafka, ``_STATE`` if one of the topics is known."""
+        topics = {one.topic for one in partitions}
+        known = topics & self._read_topics or self.core.cluster.metadata.partitions(topics)
+        text = f"{what}: not assigned to this consumer: {listed(partitions)}"
+        return NotAssignedError(text, code=_STATE if known else None)
 
     @property
     def assigned(self) -> Partitions:
@@ -1079,8 +1124,10 @@ class Engine:
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Collection[str], callbacks: Callbacks) -> TopicSubscription:
-        """Subscribe to topics; a topic that starts with ``^`` is a pattern. Return the subscription."""
+    async def subscribe(self, topics: Collection[str], callbacks: Callbacks) -> TopicSubscription:
+        """End a manual assignment, and subscribe to topics; a topic that starts with ``^`` is a pattern."""
+        if self.manual:
+            await self.unassign(frozenset(self.table))
         patterns = any(topic.startswith("^") for topic in topics)
         subscription = to_pattern(librdkafka_pattern(topics)) if patterns else to_topics(topics)
         self.core.subscribe_to(subscription)
@@ -1131,18 +1178,25 @@ class Engine:
 
         If commits are automatic, commit finished records, and wait for this commit, but for at most the session timeout.
         """
-        commit: Ticket | None = None
-        limit_ms = self.core.config.session_timeout_ms
         if self.auto.enabled and partitions:
-            finished = {one: at for one, at in self._to_commit().items() if one in partitions}
-            commit = self._commit_automatically(finished, limit_ms, what="commit before unassigning")
-        self._put(PartitionEvent.UNASSIGN, partitions & self.table.keys())
+            await self.catch_up()
+        commit = self._drop(partitions & self.table.keys())
         self._publish()
         await self._apply()
         if commit is not None:
             await self.commits.answered(commit, commit.ends)
         if not self.added:
             self.manual = False
+
+    def _drop(self, partitions: Partitions) -> Ticket | None:
+        """Remove partitions that the application assigned itself; return their last commit if commits are automatic."""
+        self._seal(partitions)
+        commit: Ticket | None = None
+        if self.auto.enabled and partitions:
+            finished = {one: at for one, at in self._to_commit().items() if one in partitions}
+            commit = self._commit_automatically(finished, self.core.config.session_timeout_ms, what="commit before unassigning")
+        self._put(PartitionEvent.UNASSIGN, partitions)
+        return commit
 
     # -- closing --------------------------------------------------------------------------------------------------------
 
@@ -1183,7 +1237,8 @@ class Engine:
         failure: CoordinatorError | None = None
         if self.manual:
             await self._scheduler.wait_idle()
-            await self.worker.idle()
+            await self.catch_up()
+            self._seal(self.table)
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
                 if commit is not None:

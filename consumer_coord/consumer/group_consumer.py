@@ -55,7 +55,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     milliseconds,
     seconds,
 )
-from consumer_coord.consumer.librdkafka.statistics import Statistics
+from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.scheduler import Scheduler
@@ -153,9 +153,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     ) -> None:
         settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
-        auto_store = flag(settings, "enable.auto.offset.store", default=True)
         with kafka_exceptions():
+            auto_store = flag(settings, "enable.auto.offset.store", default=True)
             self._coordinator = BlockingCoordinator(settings, assignors=assignors, needs_brokers=False)
             try:
                 self._librdkafka = Librdkafka(self._coordinator.config.librdkafka, **handed_over)
@@ -174,7 +173,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
         self._outcomes = self._engine.commits
-        self._statistics = Statistics(self._engine, read_committed=self._settings.read_committed)
         #: Whether librdkafka fetched any partition at the last wait.
         self._fetches = False
         self._subscription = NOTHING
@@ -247,7 +245,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             await BlockingCall.on_caller(self._librdkafka.serve)
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                await self._call_back(callback, self._statistics.completed(what) if callback is self._stats_cb else what)
+                await self._call_back(callback, await completed(what, self._engine))
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
@@ -281,11 +279,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._engine.returns_early = True
 
     def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Change the subscription or the assignment; after an ``unsubscribe`` that the same callback requested."""
+        """Change the subscription or the assignment; after an ``unsubscribe`` that is still due."""
         if self._then and self._in_callback:
             self._do_later(work)
-        else:
-            self._run(work)
+            return
+        if self._then:
+            self._run(self._do_what_callbacks_asked)
+        self._run(work)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -557,22 +557,23 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     ) -> None:
         """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription, or assignment.
 
-        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close. An
-        application that collects the messages of several calls should commit the messages of revoked partitions in
-        ``on_revoke``.
+        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume and close. An application that
+        collects the messages of several calls should commit the messages of revoked partitions in ``on_revoke``.
         """
         self._check_open()
         wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
         async def subscribe() -> None:
-            if self._engine.manual:
-                await self._engine.unassign(frozenset(self._engine.table))
-            self._subscription = self._engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
+            self._subscription = await self._engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
 
         self._change(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it returns."""
+        """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it returns.
+
+        As with confluent-kafka, ``on_revoke`` runs in the next poll, not in this call. If there is a callback, all steps happen
+        then: in the next ``poll``, ``consume``, ``subscribe``, ``assign``, ``unassign`` or ``close``.
+        """
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -591,10 +592,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             return
         if self._in_order:
             self._deliveries.finish(get_ident())
+        callbacks = self._engine.callbacks
+        if self._core.assignment.held and (callbacks.on_revoke or callbacks.on_lost):
+            self._use(lambda: self._do_later(unsubscribe))
+            self._core.application.look_again()
+            return
         self._run(unsubscribe)
-        if self._then:
-            # on_revoke requested these calls.
-            self._run(self._do_what_callbacks_asked)
 
     def assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, without a group.
@@ -702,6 +705,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def generation(self) -> int:
         """Return the group's generation at this member's last join; -1 outside the group."""
+        self._check_open()
         return self._core.generation
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:

@@ -24,8 +24,9 @@ from consumer_coord.consumer.librdkafka.rows import (
     raise_if_any_failed,
     to_commit,
     to_rows,
+    to_store,
 )
-from consumer_coord.consumer.turns import Turns
+from consumer_coord.consumer.turns import T, Turns
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
@@ -37,6 +38,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
+    from consumer_coord.consumer.arrow_reads import ArrowReads
 
 logger: Final = get_logger(__name__)
 
@@ -48,6 +50,8 @@ class OffsetCalls(Turns):
     _engine: Engine
     _librdkafka: Librdkafka
     _on_commit: Callable[[Any, Rows], object] | None
+    #: The state of consume_arrow; None while librdkafka fetches the records.
+    _arrow: ArrowReads | None = None
 
     @property
     def _handle(self) -> Any:
@@ -77,7 +81,7 @@ class OffsetCalls(Turns):
             if entries is None:
                 wanted = to_commit(message, offsets)
                 if wanted is None:
-                    wanted = self._use(engine.finished)
+                    wanted = self._at_present(engine.finished)
                 if not wanted:
                     if asynchronous or offsets == []:
                         return None
@@ -119,9 +123,7 @@ class OffsetCalls(Turns):
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
         self._check_open()
         with drop_in_exceptions():
-            wanted = to_commit(message, offsets)
-            if wanted is None:
-                raise ValueError("expected either message or offsets")
+            wanted = to_store(message, offsets)
             self._coordinator.check_process()
             self._engine.store(wanted)
 
@@ -137,8 +139,19 @@ class OffsetCalls(Turns):
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
-        found = self._use(lambda: self._engine.positions(wanted))
+        found = self._at_present(lambda: self._engine.positions(wanted))
         return [native(partition, found.get(partition)) for partition in wanted]
+
+    def _at_present(self, work: Callable[[], T]) -> T:
+        """Call ``work`` as :meth:`_use` does, after :meth:`Engine.catch_up`, but without the time of a step on the loop."""
+
+        def caught_up() -> T:
+            worker = self._engine.worker
+            if self._arrow is None and worker.assigned and not worker.busy:
+                worker.passed(self._librdkafka.positions(worker.assigned))
+            return work()
+
+        return self._use(caught_up)
 
     def seek(self, partition: Row) -> None:
         """Continue at another offset of an assigned partition; inside on_assign, begin there."""

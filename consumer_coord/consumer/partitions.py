@@ -34,6 +34,7 @@ class Phase(enum.Enum):
     STOPPING = "stopping"  # the group revokes the partition; the worker must stop fetching the partition first
     COMMITTING = "committing"  # the last commit is in flight; on_revoke follows
     REVOKED = "revoked"  # on_revoke is due, or runs; the partition can no longer be kept
+    RELEASING = "releasing"  # on_revoke was called; the positions stored since the last commit are being committed
     LOST = "lost"  # on_lost is due, or runs
 
 
@@ -78,30 +79,30 @@ class IllegalTransitionError(AssertionError):
 ABSENT = None
 
 _S, _E, _X = Refused.STALE, Refused.NOT_ASSIGNED, Refused.ILLEGAL
-_T, _L, _U, _R, _P, _C, _V, _O = Phase
+_T, _L, _U, _R, _P, _C, _V, _F, _O = Phase
 _COLUMNS = (ABSENT, *Phase)
 _ROWS: Mapping[PartitionEvent, tuple[Phase | Refused | None, ...]] = {
-    #                   absent taken locat unloc readi stopp commi revok lost
-    PartitionEvent.ADD: (_T, _X, _X, _X, _X, _X, _X, _X, _X),
-    PartitionEvent.REVOKE: (_X, _P, _P, _P, _P, _X, _X, _X, _X),
-    PartitionEvent.KEEP: (_X, _X, _X, _X, _X, _L, _L, _X, _X),
-    PartitionEvent.LOSE: (_X, _O, _O, _O, _O, _O, _O, _V, _X),
-    PartitionEvent.LOCATED: (_S, _S, _R, _S, _S, _S, _S, _S, _S),
-    PartitionEvent.UNLOCATED: (_S, _S, _U, _S, _S, _S, _S, _S, _S),
-    PartitionEvent.RETRY: (_S, _S, _S, _L, _S, _S, _S, _S, _S),
-    PartitionEvent.STOPPED: (_S, _S, _S, _S, _S, _C, _S, _S, _S),
-    PartitionEvent.OUT_OF_RANGE: (_S, _S, _S, _S, _L, _S, _S, _S, _S),
-    PartitionEvent.CALLED: (_S, _L, _X, _X, _X, _X, _X, ABSENT, ABSENT),
-    PartitionEvent.COMMIT_ENDED: (_S, _S, _S, _S, _S, _S, _V, _S, _S),
-    PartitionEvent.RECREATED: (_S, _T, _L, _L, _L, _P, _C, _V, _O),
-    PartitionEvent.SEEK: (_E, _T, _R, _R, _R, _P, _C, _V, _E),
-    PartitionEvent.LOOK_UP: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
-    PartitionEvent.PAUSE: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
-    PartitionEvent.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
-    PartitionEvent.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
-    PartitionEvent.ACCEPT: (_E, _T, _L, _L, _R, _P, _C, _V, _E),
-    PartitionEvent.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X),
-    PartitionEvent.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X),
+    #                   absent taken locat unloc readi stopp commi revok relea lost
+    PartitionEvent.ADD: (_T, _X, _X, _X, _X, _X, _X, _X, _X, _X),
+    PartitionEvent.REVOKE: (_X, _P, _P, _P, _P, _X, _X, _X, _X, _X),
+    PartitionEvent.KEEP: (_X, _X, _X, _X, _X, _L, _L, _X, _X, _X),
+    PartitionEvent.LOSE: (_X, _O, _O, _O, _O, _O, _O, _V, _F, _X),
+    PartitionEvent.LOCATED: (_S, _S, _R, _S, _S, _S, _S, _S, _S, _S),
+    PartitionEvent.UNLOCATED: (_S, _S, _U, _S, _S, _S, _S, _S, _S, _S),
+    PartitionEvent.RETRY: (_S, _S, _S, _L, _S, _S, _S, _S, _S, _S),
+    PartitionEvent.STOPPED: (_S, _S, _S, _S, _S, _C, _S, _S, _S, _S),
+    PartitionEvent.OUT_OF_RANGE: (_S, _S, _S, _S, _L, _S, _S, _S, _S, _S),
+    PartitionEvent.CALLED: (_S, _L, _X, _X, _X, _X, _X, _F, _X, ABSENT),
+    PartitionEvent.COMMIT_ENDED: (_S, _S, _S, _S, _S, _S, _V, _S, ABSENT, _S),
+    PartitionEvent.RECREATED: (_S, _T, _L, _L, _L, _P, _C, _V, _F, _O),
+    PartitionEvent.SEEK: (_E, _T, _R, _R, _R, _P, _C, _V, _E, _E),
+    PartitionEvent.LOOK_UP: (_E, _T, _L, _L, _L, _P, _C, _V, _E, _E),
+    PartitionEvent.PAUSE: (_S, _T, _L, _U, _R, _P, _C, _V, _S, _S),
+    PartitionEvent.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S, _S),
+    PartitionEvent.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E, _E),
+    PartitionEvent.ACCEPT: (_E, _T, _L, _L, _R, _P, _C, _V, _E, _E),
+    PartitionEvent.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X, _X),
+    PartitionEvent.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X, _X),
 }
 #: event -> phase (None: not assigned) -> the next phase (None: no longer assigned), or the reason why nothing changes.
 TRANSITIONS: Mapping[PartitionEvent, Mapping[Phase | None, Phase | Refused | None]] = {
@@ -137,10 +138,20 @@ class Stored:
     """The position that the application stored, with ``enable.auto.offset.store`` off; None before the first.
 
     The position may change with each record, so the successive values of a partition share one object, in which any thread
-    replaces the position.
+    replaces the position. The engine seals the object, and then reads the position for the partition's last commit.
     """
 
     position: OffsetAndMetadata | None = None
+    sealed: bool = False
+
+    def put(self, at: OffsetAndMetadata) -> bool:
+        """Store a position; return False if no later commit would include it. Any thread may call this."""
+        if self.sealed:
+            return False
+        self.position = at
+        # The engine may seal the object between the two statements above: it sets ``sealed``, and then reads the position. So
+        # if ``sealed`` is still false here, the engine reads this position or a later one.
+        return not self.sealed
 
 
 @attrs.frozen(kw_only=True)

@@ -14,7 +14,7 @@ next offset are dropped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
@@ -46,7 +46,8 @@ class OutOfRange:
 class Cursor(NamedTuple):
     """The worker's state of one partition in one reading; replaced once per batch of messages."""
 
-    #: The offset after the last fetched message, and its leader epoch; None before the first message.
+    #: The offset after the last fetched message, transaction marker or aborted record, and its leader epoch; None before the
+    #: first.
     next: int | None
     epoch: int
     #: The first fetched offset. While the message with this offset waits in :attr:`Worker.ready`, no record was delivered.
@@ -100,6 +101,7 @@ class Worker:
         if plan is self.applied and only is None and not (self.busy or self._restricted):
             return
         await self.plane.wait_idle()
+        await self.catch_up(self._stopping(plan, only))
         unsure, self.busy = self.busy, True
         gone = self._take_over(plan)
         wanted = {
@@ -114,6 +116,18 @@ class Worker:
             fresh = {partition for partition in wanted if self.cursors[partition].began is None}
         await self._assign(gone, fresh)
         self._restricted, self.busy = only is not None, False
+
+    def _stopping(self, plan: Plan, only: frozenset[TopicPartition] | None) -> list[TopicPartition]:
+        """Return the partitions whose reading continues later, but that the data plane must stop fetching now."""
+        reads = plan.reads
+        return [
+            one
+            for one, cursor in self.cursors.items()
+            if cursor.began is not None
+            and one in reads
+            and reads[one].serial == cursor.read.serial
+            and not (reads[one].on and (only is None or one in only))
+        ]
 
     def _take_over(self, plan: Plan) -> set[TopicPartition]:
         """Keep the records and cursors of readings in ``plan``; return the partitions that the data plane must stop reading."""
@@ -298,8 +312,35 @@ class Worker:
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
+    async def catch_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Move the cursors of partitions past transaction markers and aborted records; see :meth:`passed`."""
+        if not partitions:
+            return
+        await self.plane.wait_idle()
+        if not self.busy:
+            self.passed(await self.plane.positions(partitions))
+
+    def passed(self, positions: Positions) -> None:
+        """Move the cursors to the data plane's positions, which a fetch also moves past offsets without a message.
+
+        Such offsets belong to transaction markers and to aborted records. Without this step, a member would never commit the
+        position after the last marker. Do not call this method while :attr:`busy` is set: an interrupted call may have dropped
+        records, and the data plane's positions are behind these records.
+        """
+        moved = {}
+        for partition, at in positions.items():
+            one = self.cursors.get(partition)
+            if one is not None and one.began is not None and at.offset > one.fetch_position.offset:
+                # If no message has arrived yet, the first offset had none, so no message in ``ready`` can have this offset.
+                first = one.fetch_position.offset if one.first is None else one.first
+                moved[partition] = one._replace(next=at.offset, epoch=max(at.leader_epoch, one.epoch), first=first)
+        if moved:
+            self._replace(moved)
+
     def positions(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the position after each partition's last delivered message; omit partitions without a delivered message.
+
+        After :meth:`catch_up`, a position may lie behind transaction markers and aborted records, too.
 
         A message that waits in :attr:`ready` counts as not delivered. A message of a reading other than the one in ``table``
         does not count either: until the next :meth:`reconcile`, the worker still has the former reading of a partition that was

@@ -49,6 +49,7 @@ from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
+    OFFSET_COMMIT_BY_NAME,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -372,6 +373,9 @@ class CommitLane:
             started = now()
             try:
                 broker = await self._link.find(deadline)
+                offsets = await self._of_present_topics(offsets, broker, deadline)
+                if not offsets:
+                    return
                 answer: OffsetCommitResponse = await self._link.ask(
                     broker,
                     offset_commit(self._request(offsets, used)),
@@ -416,6 +420,29 @@ class CommitLane:
         for partition in sorted(refused):
             self._answer(offsets[partition], partition, commit_errors.not_committed(self._group_id, partition, why))
         return {partition: newest for partition, newest in offsets.items() if partition not in refused}
+
+    async def _of_present_topics(self, offsets: _Offsets, broker: Broker, deadline: Deadline) -> _Offsets:
+        """Fail the offsets of deleted topics if the request has topic names only, as brokers before Kafka 4.1 require.
+
+        Such a broker would accept the offset of a deleted topic for the new topic of the same name, so ask for the present
+        topic ids first. If a topic is deleted and created between the two requests, the offset is committed nevertheless.
+        """
+        ids = {partition: newest.entry.topic_id for partition, newest in offsets.items()}
+        known = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
+        version = self._with.cluster.version_spoken(broker, OffsetCommitRequest)
+        if not known or (len(known) == len(ids) and version is not None and version > OFFSET_COMMIT_BY_NAME):
+            return offsets
+        limit_ms = min(deadline.remaining_ms, self._with.config.request_timeout_ms)
+        present = await self._with.cluster.topic_metadata(
+            broker, frozenset(partition.topic for partition in known), timeout_ms=limit_ms
+        )
+        deleted = {partition for partition, topic_id in known.items() if is_other(topic_id, present.topic_id(partition))}
+        for partition in sorted(deleted):
+            self._answer(offsets[partition], partition, commit_errors.deleted_topic(partition))
+        if deleted:
+            self._link.refresh_metadata()
+            self._notify()
+        return {partition: newest for partition, newest in offsets.items() if partition not in deleted}
 
     def _request(self, offsets: _Offsets, generation: Generation) -> OffsetCommitRequest:
         topics: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}

@@ -310,6 +310,21 @@ class ClusterClient:
             self._take_in(fresh)
             return self.metadata
 
+    async def topic_metadata(self, broker: Broker, topics: frozenset[str], *, timeout_ms: float) -> Metadata:
+        """Return a broker's present metadata of a few topics, without a change of :attr:`metadata`."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+        )
+        previous, began = self.metadata, now()
+
+        def read(version: int, frame: bytes) -> Metadata:
+            return read_metadata(version, frame, previous, topics, began)[1]
+
+        found: Metadata = await self.request(
+            broker, Versioned(MetadataRequest, lambda _: request, decode=read), timeout_ms=timeout_ms
+        )
+        return found
+
     async def _ask_for_metadata(self, deadline: Deadline) -> tuple[int, Metadata]:
         """Request metadata; return the response's error code, and the current metadata with the changes from the response."""
         interest = self._interest()

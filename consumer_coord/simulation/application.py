@@ -130,6 +130,10 @@ class MemberProcess:
         self._batch_failed = False
         self._asked: list[asyncio.Task[None]] = []
         self._bounded: BoundedRead | None = None
+        #: Decides after which batches the application stores its positions; it stores the rest in ``on_revoke``.
+        self._stores = Random(f"{stage.scenario.seed}-{self.name}-stores")
+        #: Checks of the last commits of stored positions; a close sends these commits after ``on_revoke``.
+        self._farewells: list[Callable[[], None]] = []
         self._bounds = Random(f"{stage.scenario.seed}-{self.name}-bounds")
         self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
         self._calls = Calls(self.name, self.process, stage.fail)
@@ -356,6 +360,8 @@ class MemberProcess:
             return True
         if messages:
             await self._commit_processed(consumer, messages)
+        elif stage.calm and spec.commit == "store":
+            await self._store(consumer)
         if self.closing:
             return False
         if bounded:
@@ -644,7 +650,7 @@ class MemberProcess:
 
     async def _commit_processed(self, consumer: SimulatedConsumer, messages: Sequence[Any]) -> None:
         """Store or commit the records processed in this turn, if the application commits after each batch."""
-        if self.spec.commit == "store":
+        if self.spec.commit == "store" and self._stores.random() < 0.25:
             await self._store(consumer)
         if self.spec.commits_batches:
             if self._raised:
@@ -769,6 +775,9 @@ class MemberProcess:
                 await self._freeze(f"on_{kind}")
                 if kind == "revoke" and not self.spec.auto:
                     await self._commit({key: value for key, value in self._positions().items() if key in partitions})
+                if kind == "revoke" and self.spec.commit == "store":
+                    assert self._consumer is not None
+                    await self._store(self._consumer)
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in(kind)
@@ -810,8 +819,12 @@ class MemberProcess:
             holding.acknowledged = self._stage.checkers.committed_by(holding)
         self._stage.checkers.ends(holding, how)
         if self._left and how == "revoked" and self._undisturbed:
-            beside = self._closes_beside or self._raised
-            self._stage.checkers.farewell(holding, self._stage.cluster.log_start(partition), beside=beside)
+            beside, log_start = self._closes_beside or self._raised, self._stage.cluster.log_start(partition)
+            check = partial(self._stage.checkers.farewell, holding, log_start, beside=beside)
+            if self.spec.commit == "store":
+                self._farewells.append(check)
+            else:
+                check()
 
     # -- the actions of an unruly application, see Planned ----------------------------------------------------------
 
@@ -997,6 +1010,9 @@ class MemberProcess:
             prompt = self._undisturbed
             bound_s = min(limit_s, _CLOSE_S) if prompt else limit_s
             await self._calls.timed(consumer.close(limit_s), bound_s, "close", prompt=prompt)
+        if self._undisturbed:
+            for check in self._farewells:
+                check()
         self._calls.all_commits_answered()
         if self._holdings:
             raise Violation("callbacks", f"{self.name} closed, but no callback ended {listed(self._holdings, 1000)}")

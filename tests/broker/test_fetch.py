@@ -34,6 +34,7 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopic,
 )
 from tests.support.broker.record_batches import read_headers
+from tests.support.consumer.embedded import change_log
 
 NEWEST = 18
 BY_NAME = 12
@@ -459,11 +460,8 @@ def test_another_replica_selector_is_refused() -> None:
 def test_librdkafka_reads_what_was_committed() -> None:
     """Transactions that overlap and end in the other order."""
     with EmbeddedKafka({"orders": 1}) as kafka:
-        found = kafka._running.topics.partition("orders", 0)
-        assert found is not None
-        log = found.log
 
-        def append() -> None:
+        def append(log: PartitionLog) -> None:
             for producer_id, value in ((-1, b"plain"), (7, b"rolled back"), (8, b"kept"), (7, b"rolled back, too")):
                 log.append_records([(None, value)], 1_000, 0, producer_id, 0)
             log.append_marker(1_000, 0, 8, 0, True)
@@ -472,7 +470,7 @@ def test_librdkafka_reads_what_was_committed() -> None:
             log.append_marker(1_000, 0, 7, 0, True)
             log.append_records([(None, b"open")], 1_000, 0, 9, 0)
 
-        kafka._call(append)
+        change_log(kafka, append)
         settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "enable.partition.eof": True}
         for level, expected in (
             ("read_committed", [b"plain", b"kept", b"kept by another"]),

@@ -227,23 +227,23 @@ def test_a_callback_of_a_cancelled_call_ends_before_the_next_callback_begins(kaf
         steps: list[str] = []
         began, goes_on = asyncio.Event(), asyncio.Event()
 
-        async def stats_cb(statistics: str) -> None:
-            steps.append(f"{statistics} begins")
+        async def throttle_cb(event: dict[str, str]) -> None:
+            steps.append(f"{event['number']} begins")
             began.set()
             await goes_on.wait()
             await member.position([TopicPartition("orders", 0)])
-            steps.append(f"{statistics} ends")
+            steps.append(f"{event['number']} ends")
 
-        config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "stats_cb": stats_cb}
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "throttle_cb": throttle_cb}
         async with AsyncGroupConsumer(config) as member, asyncio.timeout(DEADLINE_S):
             await member.assign([TopicPartition("orders", 0, 0)])
             reported = librdkafka(member).reported
-            reported.append("first")
+            reported.append({"number": "first"})
             cancelled = asyncio.create_task(member.poll())
             await began.wait()
             cancelled.cancel()
             await asyncio.wait({cancelled})
-            reported.append("second")
+            reported.append({"number": "second"})
             poll = asyncio.create_task(member.poll(0))
             for _ in range(100):
                 await asyncio.sleep(0)

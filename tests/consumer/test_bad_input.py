@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from consumer_coord import AsyncGroupConsumer, BlockingCoordinator, GroupConsumer, TopicPartition
 from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.errors import ConfigurationError, FatalError, IllegalStateError, NothingToCommitError
+from consumer_coord.errors import ConfigurationError, FatalError, NothingToCommitError
 from tests.support.consumer.embedded import BROKER, consumer, produce, row, take
 from tests.support.waiting import eventually
 
@@ -127,9 +127,6 @@ def test_nothing_to_commit_is_no_fatal_error(kafka: EmbeddedKafka) -> None:
         async with AsyncGroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as member:
             with pytest.raises(NothingToCommitError, match="nothing to commit"):
                 await member.commit()
-            await member.assign([row(0)])
-            with pytest.raises(IllegalStateError, match="subscribe after assign"):
-                await member.subscribe(["orders"])
 
     asyncio.run(main())
 

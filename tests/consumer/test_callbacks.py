@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -543,8 +543,37 @@ def test_a_close_inside_on_revoke_takes_effect_although_unsubscribe_called_it(ka
     one.subscribe(["orders"], on_revoke=lambda who, rows: who.close())
     eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
     one.unsubscribe()
+    assert held(one) == [0, 1, 2, 3]
+    one.poll_and_keep()
     with pytest.raises(ClosedError, match="Consumer closed"):
         one.poll_and_keep()
+
+
+@pytest.mark.parametrize("then", ["poll", "consume", "subscribe", "assign", "unassign", "close", "unsubscribe"])
+def test_unsubscribe_calls_on_revoke_in_the_next_call(kafka: EmbeddedKafka, then: str) -> None:
+    """Such an order is confluent-kafka's, and the tests of Arroyo expect it."""
+    log = CallbackLog()
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], **log.callbacks("on_revoke"))
+        (first,) = take(one, 1)
+        one.unsubscribe()
+        assert log.events == []
+        calls: dict[str, Callable[[], object]] = {
+            "poll": lambda: one.poll(0.1),
+            "consume": lambda: one.consume(10, 0.1) or None,
+            "subscribe": lambda: one.subscribe(["other"]),
+            "assign": lambda: one.assign([row(0, 0, "other")]),
+            "unassign": lambda: one.unassign(),
+            "close": lambda: one.close(),
+            "unsubscribe": lambda: one.unsubscribe() or one.poll(0.1),  # type: ignore[func-returns-value]
+        }
+        assert calls[then]() is None
+        assert log.events == [("revoked", [0, 1, 2, 3])]
+        if then != "close":
+            assert not [each for each in one.assignment() if each.topic == "orders"]
+    with consumer(kafka) as two:
+        assert two.committed([row(0)], DEADLINE_S)[0].offset == first.offset() + 1
 
 
 def test_on_revoke_is_called_although_on_commit_raises_before_it(kafka: EmbeddedKafka) -> None:
@@ -559,8 +588,9 @@ def test_on_revoke_is_called_although_on_commit_raises_before_it(kafka: Embedded
         one.commit(offsets=[row(0, 0)])
         # Commits are sent in the order of the calls, so the outcome of the first commit is known after the second.
         one.commit(offsets=[row(1, 0)], asynchronous=False)
+        one.unsubscribe()
         with pytest.raises(ZeroDivisionError):
-            one.unsubscribe()
+            one.poll(0.1)
     assert log.events == [("revoked", [0, 1, 2, 3])]
 
 

@@ -44,6 +44,9 @@ class Handle:
     def incremental_assign(self, rows: list[TopicPartition]) -> None:
         self.calls.append(("assign", [(row.topic, row.offset) for row in rows]))
 
+    def position(self, rows: list[TopicPartition]) -> list[TopicPartition]:
+        return rows
+
     def incremental_unassign(self, rows: list[TopicPartition]) -> None:
         self.calls.append(("unassign", [(row.topic, row.partition) for row in rows]))
 

@@ -44,10 +44,11 @@ def test_every_phase_is_reached_and_left() -> None:
         assert any(source is phase and to is not phase for source, to in steps)
 
 
-@pytest.mark.parametrize("phase", [Phase.REVOKED, Phase.LOST])
+@pytest.mark.parametrize("phase", [Phase.REVOKED, Phase.RELEASING, Phase.LOST])
 def test_after_on_revoke_and_on_lost_there_is_no_way_back(phase: Phase) -> None:
     reached = {row[phase] for row in TRANSITIONS.values()}
-    assert {to for to in reached if to is ABSENT or isinstance(to, Phase)} <= {phase, Phase.REVOKED, ABSENT}
+    assert {to for to in reached if to is ABSENT or isinstance(to, Phase)} <= {phase, Phase.REVOKED, Phase.RELEASING, ABSENT}
+    assert Phase.REVOKED not in {row[Phase.RELEASING] for row in TRANSITIONS.values()}, "on_revoke is called once"
 
 
 def test_an_illegal_transition_is_an_error() -> None:

@@ -112,8 +112,9 @@ class _Plane:
         if name == "held_up":
             return lambda positions: False
 
-        async def called(*_: object) -> None:
+        async def called(*_: object) -> dict[PartitionOf, OffsetAndMetadata]:
             self.calls.append(name)
+            return {}
 
         return called
 

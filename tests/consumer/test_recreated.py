@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 from confluent_kafka import KafkaException
 
+from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.wire.apis import api_for
+from consumer_coord.wire.messages.offsets import (
+    OFFSET_COMMIT_BY_NAME,
+    OFFSET_FETCH_BY_NAME,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row, take
 from tests.support.waiting import eventually
 from tests.support.white_box import data_plane, partitions
@@ -67,8 +76,23 @@ def test_stored_offsets_of_the_old_topic_are_not_committed_to_the_new_one(kafka:
         assert all(each.offset <= 0 for each in two.committed([row(0), row(1)], 10))
 
 
+@pytest.fixture
+def before_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OffsetCommit and OffsetFetch identify topics by name."""
+    for request, newest in ((OffsetCommitRequest, OFFSET_COMMIT_BY_NAME), (OffsetFetchRequest, OFFSET_FETCH_BY_NAME)):
+        key = api_for(request).key
+        monkeypatch.setitem(SERVED, key, attrs.evolve(SERVED[key], max_version=newest))
+
+
+@pytest.fixture(params=["Kafka 4.1", "before"])
+def any_broker(request: pytest.FixtureRequest) -> None:
+    if request.param == "before":
+        request.getfixturevalue("before_4_1")
+
+
+@pytest.mark.usefixtures("any_broker")
 def test_a_commit_for_the_old_topic_reveals_the_new_one(kafka: EmbeddedKafka) -> None:
-    """The broker refuses the topic id of the commit (OffsetCommit v10), long before the metadata expires."""
+    """The commit fails, because of its topic id or after a look-up of the id, long before the metadata expires."""
     with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=3_600_000) as one:
         one.subscribe(["orders"])
         last = take(one, 2 * OLD)[-1]
@@ -77,6 +101,38 @@ def test_a_commit_for_the_old_topic_reveals_the_new_one(kafka: EmbeddedKafka) ->
             one.commit(last, asynchronous=False)
         eventually(lambda: len(new_values(one)) == 6, step=one.poll_and_keep)
         one.kept.clear()
+
+
+@pytest.mark.usefixtures("any_broker")
+def test_an_automatic_commit_never_puts_the_old_position_into_the_new_topic(kafka: EmbeddedKafka) -> None:
+    """librdkafka goes on reading the new topic at the old position; the next commit reveals that it is another topic."""
+    settings: dict[str, Any] = {"metadata_max_age_ms": 3_600_000, "auto_commit_interval_ms": 50}
+    with consumer(kafka, **settings) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * OLD)
+        make_again(kafka, OLD + 4)
+        eventually(lambda: len(new_values(one)) == 2 * (OLD + 4), step=one.poll_and_keep)
+        one.kept.clear()
+
+
+@pytest.mark.usefixtures("any_broker")
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_close_leaves_no_old_position_in_the_new_topic(kafka: EmbeddedKafka, columns: bool) -> None:
+    one = consumer(kafka, metadata_max_age_ms=3_600_000, auto_commit_interval_ms=3_600_000)
+    one.subscribe(["orders"])
+    read = 0
+
+    def step() -> None:
+        nonlocal read
+        read += len(one.consume_arrow(timeout=0.05) if columns else one.consume(2 * OLD, 0.05))
+
+    eventually(lambda: read == 2 * OLD, step=step)
+    kafka.recreate_topic("orders", 2)
+    one.close()
+    produce(kafka, "orders", {number: (f"new {each}" for each in range(OLD + 4)) for number in (0, 1)})
+    with consumer(kafka) as two:
+        two.subscribe(["orders"])
+        assert len(take(two, 2 * (OLD + 4))) == 2 * (OLD + 4)
 
 
 def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_new_topic(kafka: EmbeddedKafka) -> None:

@@ -51,6 +51,7 @@ def test_a_side_topic_outlives_rebalances(kafka: EmbeddedKafka, strategy: str) -
         one.incremental_assign([row(1, topic="side")])
         assert [message.offset() for message in take(one, 3)] == [0, 1, 2], "auto.offset.reset applies to it, too"
         one.unsubscribe()
+        assert one.poll(0.01) is None
         assert one.assignment() == []
         assert all(numbers in ([0, 1], [0], [1], []) for _, numbers in calls.events)
         assert one.committed([row(1, topic="side")])[0].offset == 3, "automatic commits cover it, too"

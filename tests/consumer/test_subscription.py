@@ -240,6 +240,7 @@ def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke
         eventually(asked.is_set, step=one.poll_and_keep)
         leaving.set()
         one.unsubscribe()
+        one.poll(0)
         assert found == [True]
     assert _committed(kafka, 0) == [10]
 
@@ -318,6 +319,7 @@ def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_ag
         take(one, 30)
         refusing.set()
         one.unsubscribe()
+        one.poll(0)
         assert refused
         assert revoked == [0, 1], "when the time limit has passed"
         revoked.clear()

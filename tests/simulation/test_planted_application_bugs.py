@@ -101,6 +101,17 @@ def _forget_what_the_application_committed(patch: Patch) -> None:
     patch.setattr(Engine, "submit", lambda self, ticket: self.core.commits.submit(ticket))
 
 
+def _commit_nothing_after_on_revoke(patch: Patch) -> None:
+    """Offsets that on_revoke stores are accepted and never committed, because the last commit began before it."""
+    commit = Engine._commit_last
+
+    def committing(self: Engine, partitions: Any, finished: Any, what: str) -> None:
+        if what != "commit after on_revoke":
+            commit(self, partitions, finished, what)
+
+    patch.setattr(Engine, "_commit_last", committing)
+
+
 def _revoke_twice(patch: Patch) -> None:
     """A partition whose last commit is in flight is revoked once more."""
     look = Engine._look_at_group
@@ -154,7 +165,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, str]] = {
     ),
     "keep what was reported revoked": (
         _keep_what_was_reported_revoked,
-        _auto(_cut(5_500, "unsubscribe", 1), batch=1, callback_ms=300, protocol="classic"),
+        _auto(_cut(5_500, "unsubscribe", 2), batch=1, callback_ms=300, protocol="classic"),
         "callbacks",
     ),
     "wait for a join that never comes": (_wait_for_a_join_that_never_comes, _LEAVING_WITH_THE_LEADER, "late"),
@@ -165,6 +176,11 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, str]] = {
         _forget_what_the_application_committed,
         _auto(_trip("leave", number=3), commits_too=True, commit_every_ms=60_000),
         "rewind",
+    ),
+    "commit nothing after on_revoke": (
+        _commit_nothing_after_on_revoke,
+        _auto(Fault(6_000, "stop"), commit="store", commit_every_ms=60_000, members=2),
+        "farewell",
     ),
     "revoke twice": (_revoke_twice, _auto(Fault(6_000, "start"), protocol="classic"), "transitions"),
 }

@@ -28,8 +28,9 @@ def constructor_arguments(
     if config is None and not keywords:
         raise TypeError("expected configuration dict")
     settings = {**(config or {}), **keywords}
-    # None unsets a setting, as in librdkafka.
-    settings = {name: value for name, value in settings.items() if value is not None}
+    # librdkafka accepts None for settings whose value is a string; only this setting has a default that is not empty.
+    if settings.get("partition.assignment.strategy", "") is None:
+        del settings["partition.assignment.strategy"]
     for name in _CALLBACKS:
         if name in settings and not callable(settings[name]):
             raise TypeError(f"expected {name} property as a callable function")

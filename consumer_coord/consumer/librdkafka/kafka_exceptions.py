@@ -53,8 +53,9 @@ def _both(kind: type[CoordinatorError]) -> Any:
 def _make(kind: type[CoordinatorError]) -> Any:
 
     def __init__(self: Any, error: KafkaError, message: str, code: int) -> None:  # noqa: N807
-        # confluent-kafka raises a RuntimeError with this text for a closed consumer.
-        Exception.__init__(self, message if issubclass(kind, ClosedError) else error)
+        # ``args[0]`` is a KafkaError in every such exception, because programs call ``error.args[0].code()``. confluent-kafka
+        # raises a RuntimeError for a closed consumer; ClosedError is one, too, and ``str(error)`` is the same text.
+        Exception.__init__(self, error)
         self._message = message
         self.code = code
 

@@ -105,6 +105,14 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> Positions | No
     return None
 
 
+def to_store(message: Message | None, rows: GivenRows | None) -> Positions:
+    """Return the positions in the arguments of ``store_offsets``; raise ValueError without arguments."""
+    wanted = to_commit(message, rows)
+    if wanted is None:
+        raise ValueError("expected either message or offsets")
+    return wanted
+
+
 def nothing_to_commit() -> NothingToCommitError:
     """Return the error for a commit without an offset (librdkafka's ``_NO_OFFSET``)."""
     return NothingToCommitError("there is nothing to commit: no message was delivered yet", code=KafkaError._NO_OFFSET)

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import Any, Final
+
+import confluent_kafka
+
+from consumer_coord.printable import get_logger
+
+logger: Final = get_logger(__name__)
 
 _INSTRUMENTATION = "opentelemetry.instrumentation.confluent_kafka"
+#: Not empty after the warning about ddtrace.
+_warned: list[bool] = []
 
 
 def traced(kind: type[Any]) -> type[Any]:
@@ -18,6 +26,7 @@ def traced(kind: type[Any]) -> type[Any]:
 
     The spans are created by the instrumentation's functions.
     """
+    _warn_of_datadog()
     module = sys.modules.get(_INSTRUMENTATION)
     # If our class had replaced confluent_kafka.Consumer before the instrumentation was imported, the instrumentation's class
     # derives from our class.
@@ -27,6 +36,16 @@ def traced(kind: type[Any]) -> type[Any]:
     if not instrumentor.is_instrumented_by_opentelemetry:
         return kind
     return _subclass(kind, instrumentor)  # type: ignore[arg-type]  # a class is hashable
+
+
+def _warn_of_datadog() -> None:
+    """Log once that ``ddtrace.patch(kafka=True)``, which replaces confluent-kafka's class, makes no spans for this package."""
+    if getattr(confluent_kafka, "_datadog_patch", False) and not _warned:
+        _warned.append(True)
+        logger.warning(
+            "ddtrace has patched confluent_kafka, but it does not trace this package's consumers; use OpenTelemetry's"
+            " instrumentation of confluent-kafka, whose spans Datadog accepts"
+        )
 
 
 @functools.cache

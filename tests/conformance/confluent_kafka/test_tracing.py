@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from consumer_coord import DeserializingConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.librdkafka import tracing
 
 instrumentation = pytest.importorskip("opentelemetry.instrumentation.confluent_kafka")
 
@@ -124,3 +125,13 @@ def test_a_class_put_in_the_place_of_an_instrumented_one_is_traced(
     assert isinstance(consumer, GroupConsumer)
     read(consumer)
     assert [name for name, *_ in seen(everywhere)].count("recv") == 3
+
+
+def test_a_patch_of_ddtrace_is_answered_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(confluent_kafka, "_datadog_patch", True, raising=False)
+    monkeypatch.setattr(tracing, "_warned", [])
+    for _ in range(2):
+        GroupConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}).close()
+    assert caplog.text.count("ddtrace has patched confluent_kafka") == 1

@@ -9,7 +9,9 @@ import confluent_kafka
 from confluent_kafka import Message, Producer
 
 from consumer_coord import GroupConsumer
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.settings import CLASSIC_ONLY
 from tests.support.waiting import eventually
 
 GROUP = "billing"
@@ -86,8 +88,11 @@ class KeepingConsumer(GroupConsumer):
 
 
 def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **settings: Any) -> KeepingConsumer:
-    """Return a consumer of the group that reads from the beginning; dots of settings are written as underscores."""
-    config = {
+    """Return a consumer of the group that reads from the beginning; dots of settings are written as underscores.
+
+    With ``group_protocol="consumer"``, the consumer has no settings of the classic protocol.
+    """
+    config: dict[str, Any] = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": GROUP,
         "auto.offset.reset": "earliest",
@@ -96,6 +101,8 @@ def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **setti
         "session.timeout.ms": 10_000,
         **{key if callable(value) else key.replace("_", "."): value for key, value in settings.items()},
     }
+    if config.get("group.protocol") == "consumer":
+        config = {name: value for name, value in config.items() if name not in CLASSIC_ONLY}
     return KeepingConsumer(config)
 
 
@@ -141,3 +148,23 @@ def row(partition: int, offset: int | None = None, topic: str = "orders") -> con
     if offset is None:
         return confluent_kafka.TopicPartition(topic, partition)
     return confluent_kafka.TopicPartition(topic, partition, offset)
+
+
+def change_log(
+    kafka: EmbeddedKafka, change: Callable[[PartitionLog], object], topic: str = "orders", partition: int = 0
+) -> None:
+    """Change a partition's log on the brokers' thread, for what no client can request: transactions, retention."""
+    found = kafka._running.topics.partition(topic, partition)
+    assert found is not None
+    kafka._call(lambda: change(found.log))
+
+
+def append_transaction(kafka: EmbeddedKafka, count: int, *, committed: bool) -> None:
+    """Append records of a transaction, and the marker that ends it, to the first partition of the topic "orders"."""
+
+    def append(log: PartitionLog) -> None:
+        producer_id = log.end_offset
+        log.append_records([(None, b"%d" % one) for one in range(count)], 1_000, 0, producer_id, 0)
+        log.append_marker(1_000, 0, producer_id, 0, committed)
+
+    change_log(kafka, append)

@@ -1,0 +1,247 @@
+"""GroupConsumer and AsyncGroupConsumer: the same call in the same state has the same outcome.
+
+The differences that are meant are in a table of ``docs/asyncio.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, produce, row
+from tests.support.waiting import eventually, eventually_async
+
+Outcome = str
+Call = Callable[[Any], Any]
+
+CALLS: Mapping[str, Call] = {
+    "assign": lambda one: one.assign([row(0, 0)]),
+    "assignment": lambda one: one.assignment(),
+    "beginning_offsets": lambda one: one.beginning_offsets([row(0)]),
+    "close": lambda one: one.close(),
+    "cluster_id": lambda one: one.cluster_id(10),
+    "commit": lambda one: one.commit(asynchronous=False),
+    "commit offsets": lambda one: one.commit(offsets=[row(0, 1)], asynchronous=False),
+    "committed": lambda one: one.committed([row(0)], 10),
+    "consume": lambda one: one.consume(1, 0),
+    "consumer_group_metadata": lambda one: one.consumer_group_metadata(),
+    "enforce_rebalance": lambda one: one.enforce_rebalance("a test"),
+    "generation": lambda one: one.generation(),
+    "get_watermark_offsets": lambda one: one.get_watermark_offsets(row(0), 10),
+    "incremental_assign": lambda one: one.incremental_assign([row(1, 0)]),
+    "incremental_unassign": lambda one: one.incremental_unassign([row(0)]),
+    "list_topics": lambda one: one.list_topics(timeout=10),
+    "memberid": lambda one: one.memberid(),
+    "metrics": lambda one: one.metrics(),
+    "pause": lambda one: one.pause([row(0)]),
+    "paused": lambda one: one.paused(),
+    "poll": lambda one: one.poll(0),
+    "position": lambda one: one.position([row(0)]),
+    "resume": lambda one: one.resume([row(0)]),
+    "seek": lambda one: one.seek(row(0, 1)),
+    "seek unassigned": lambda one: one.seek(row(0, 1, "other")),
+    "seek_to_beginning": lambda one: one.seek_to_beginning(row(0)),
+    "store_offsets": lambda one: one.store_offsets(offsets=[row(0, 1)]),
+    "store_offsets of nothing": lambda one: one.store_offsets(),
+    "subscribe": lambda one: one.subscribe(["orders"]),
+    "subscription": lambda one: one.subscription(),
+    "unassign": lambda one: one.unassign(),
+    "unsubscribe": lambda one: one.unsubscribe(),
+}
+
+STATES = ("new", "subscribed", "assigned by hand", "inside on_assign", "closed")
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 2, "other": 1}, config=BROKER) as running:
+        produce(running, "orders", {0: range(3)})
+        yield running
+
+
+def settings(kafka: EmbeddedKafka) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": uuid.uuid4().hex,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "partition.assignment.strategy": "range",
+    }
+
+
+def shown(value: object) -> Outcome:
+    return "None" if value is None else "returns"
+
+
+def raised(error: BaseException) -> Outcome:
+    code = error.args[0].name() if isinstance(error, KafkaException) else ""
+    return " ".join(filter(None, (type(error).__name__, code)))
+
+
+def outcome_of_blocking(kafka: EmbeddedKafka, state: str, call: Call) -> Outcome:
+    found: list[Outcome] = []
+
+    def made() -> None:
+        try:
+            found.append(shown(call(one)))
+        except Exception as error:  # noqa: BLE001 - the outcome
+            found.append(raised(error))
+
+    one = GroupConsumer(settings(kafka))
+    try:
+        if state == "inside on_assign":
+            one.subscribe(["orders"], on_assign=lambda *_: made() if not found else None)
+            eventually(lambda: found, step=lambda: one.poll(0.01))
+            return found[0]
+        if state == "subscribed":
+            one.subscribe(["orders"])
+            eventually(one.assignment, step=lambda: one.poll(0.01))
+        elif state == "assigned by hand":
+            one.assign([row(0, 3)])
+        elif state == "closed":
+            one.close()
+        made()
+        return found[0]
+    finally:
+        one.close()
+
+
+async def outcome_of_asyncio(kafka: EmbeddedKafka, state: str, call: Call) -> Outcome:
+    found: list[Outcome] = []
+
+    async def made(*_: object) -> None:
+        if found:
+            return
+        try:
+            value = call(one)
+            found.append(shown(await value if inspect.isawaitable(value) else value))
+        except Exception as error:  # noqa: BLE001 - the outcome
+            found.append(raised(error))
+
+    one = AsyncGroupConsumer(settings(kafka))
+    try:
+        if state == "inside on_assign":
+            await one.subscribe(["orders"], on_assign=made)
+            await eventually_async(lambda: found, step=lambda: one.poll(0.01))
+            return found[0]
+        if state == "subscribed":
+            await one.subscribe(["orders"])
+            await eventually_async(one.assignment, step=lambda: one.poll(0.01))
+        elif state == "assigned by hand":
+            await one.assign([row(0, 3)])
+        elif state == "closed":
+            await one.close()
+        await made()
+        return found[0]
+    finally:
+        await one.close()
+
+
+def differences() -> dict[tuple[str, str], tuple[Outcome, Outcome]]:
+    """Return the table of the documentation: (state, call) -> the outcomes."""
+    page = (Path(__file__).parents[2] / "docs" / "asyncio.md").read_text()
+    _, _, table = page.partition("<!-- both consumers -->")
+    rows = re.findall(r"^\| (.+?) \| `(.+?)` \| (.+?) \| (.+?) \| .+ \|$", table.partition("<!-- end -->")[0], re.MULTILINE)
+    return {(state, call): (blocking, other) for states, call, blocking, other in rows for state in states.split(", ")}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_same_call_in_the_same_state_has_the_same_outcome(kafka: EmbeddedKafka, state: str) -> None:
+    async def all_of_asyncio() -> dict[str, Outcome]:
+        async with asyncio.timeout(DEADLINE_S):
+            return {name: await outcome_of_asyncio(kafka, state, call) for name, call in CALLS.items()}
+
+    there = asyncio.run(all_of_asyncio())
+    here = {name: outcome_of_blocking(kafka, state, call) for name, call in CALLS.items()}
+    found = {name: (here[name], there[name]) for name in CALLS if here[name] != there[name]}
+    assert found == {call: both for (where, call), both in differences().items() if where == state}
+
+
+@pytest.mark.parametrize("value", ["yes", "on", None, 2])
+@pytest.mark.parametrize("kind", [GroupConsumer, AsyncGroupConsumer])
+def test_a_setting_that_is_no_boolean_is_refused(kind: Any, value: object) -> None:
+    given = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.offset.store": value}
+    with pytest.raises(KafkaException, match=r"enable\.auto\.offset\.store=.* must be true or false"):
+        kind(given)
+
+
+def _statistics_of(texts: list[str], partition: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(texts[-1]) if texts else {}
+    row: dict[str, Any] = found.get("topics", {}).get("orders", {}).get("partitions", {}).get(str(partition), {})
+    group = found.get("cgrp", {})
+    return {
+        "committed": row.get("committed_offset"),
+        "lag": row.get("consumer_lag"),
+        "state": group.get("state"),
+        "partitions": group.get("assignment_size"),
+    }
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("kind", [GroupConsumer, AsyncGroupConsumer])
+def test_statistics_and_automatic_commits_are_reported(kafka: EmbeddedKafka, kind: Any, paused: bool) -> None:
+    texts: list[str] = []
+    reported: list[tuple[int, int]] = []
+
+    def on_commit(error: Any, rows: Any) -> None:
+        assert error is None
+        reported.extend((each.partition, each.offset) for each in rows)
+
+    one = kind(
+        settings(kafka)
+        | {
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": True,
+            "enable.auto.offset.store": True,
+            "auto.commit.interval.ms": 50,
+            "statistics.interval.ms": 50,
+            "stats_cb": texts.append,
+            "on_commit": on_commit,
+        }
+    )
+
+    async def asked(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await asked(one.subscribe(["orders"]))
+            seen: list[Any] = []
+
+            async def step() -> None:
+                seen.extend(await asked(one.consume(3, 0.01)))
+
+            await eventually_async(lambda: len(seen) == 3 and (0, 3) in reported, step=step)
+            if paused:
+                await asked(one.pause([row(0)]))
+                texts.clear()
+            expected = {"committed": 3, "lag": 0, "state": "up", "partitions": 2}
+            await eventually_async(lambda: _statistics_of(texts, 0) == expected, step=step, shows=lambda: texts[-1:])
+            await asked(one.close())
+
+    asyncio.run(main())
+
+
+def test_statistics_have_every_assigned_partition_and_no_other_one(kafka: EmbeddedKafka) -> None:
+    """Bytewax reads its partition's row in the first statistics."""
+    texts: list[str] = []
+    one = GroupConsumer(settings(kafka) | {"statistics.interval.ms": 1, "stats_cb": texts.append})
+    one.assign([row(1, 0)])
+    eventually(lambda: len(texts) > 3, step=lambda: one.consume(1, 0.001))
+    one.close()
+    for text in texts:
+        found = json.loads(text)["topics"]["orders"]["partitions"]
+        assert "1" in found
+        assert {"consumer_lag", "hi_offset", "fetch_state", "app_offset"} <= found["1"].keys()
+        assert not [number for number, each in found.items() if each["unknown"] and number not in ("-1", "1")]
