@@ -9,9 +9,11 @@ import attrs
 import pytest
 
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.errors import IncompleteResponseError
 from consumer_coord.fetch.broker import BrokerFetches
-from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group import committed_offsets
 from consumer_coord.leaders import list_offsets
+from consumer_coord.net import group_requests
 from consumer_coord.net.answers import AnswerCheck, Matched
 from consumer_coord.net.group_requests import FetchedOffset
 from consumer_coord.simulation.drawing import draw_scenario, with_reads
@@ -19,14 +21,9 @@ from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages.offsets import (
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-)
 from tests.support.simulation.planting import assert_found
 
-SEEDS = range(60)
+SEEDS = range(100)
 WRONG = frozenset({"lack", "foreign", "refuse", "senseless", "groupless", "lack-fetch", "foreign-fetch"})
 
 Patch = pytest.MonkeyPatch
@@ -46,50 +43,27 @@ def _an_absent_commit_is_no_commit(patch: Patch) -> None:
 
 
 def _an_absent_group_has_no_commits(patch: Patch) -> None:
-    honest = CommittedOffsets._ask
+    honest = group_requests.offsets_in
 
-    async def ask(self: CommittedOffsets, fetch: Any, deadline: Any) -> None:
-        plain = AnswerCheck.match
+    def offsets_in(*arguments: Any) -> tuple[int, Iterable[FetchedOffset]]:
+        try:
+            return honest(*arguments)
+        except IncompleteResponseError:
+            return error_codes.NONE, ()
 
-        def match(check: AnswerCheck, request: str, sender: str, asked: Any, rows: Iterable[Any], *more: Any) -> Any:
-            matched: Any = plain(check, request, sender, asked, rows, *more)
-            if request == "OffsetFetch" and self._group_id in matched.unanswered:
-                return Matched({self._group_id: _no_commits(fetch.left())}, {})
-            return matched
-
-        with Patch.context() as patched:
-            patched.setattr(AnswerCheck, "match", match)
-            # Without a topic id, the rows are found by the topics' names.
-            await honest(self, fetch, deadline)
-
-    patch.setattr(CommittedOffsets, "_ask", ask)
-
-
-def _no_commits(partitions: Collection[TopicPartition]) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(
-        group_id="",
-        topics=[
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=[
-                    OffsetFetchResponsePartitions(partition_index=number, committed_offset=-1, metadata=None, error_code=0)
-                ],
-            )
-            for topic, number in partitions
-        ],
-        error_code=0,
-    )
+    patch.setattr(committed_offsets, "offsets_in", offsets_in)
+    _an_absent_commit_is_no_commit(patch)
 
 
 def _an_error_row_is_no_commit(patch: Patch) -> None:
-    honest = CommittedOffsets._take
+    honest = group_requests.offsets_in
 
-    def take(self: CommittedOffsets, fetch: Any, partition: Any, row: FetchedOffset, broker: Any) -> None:
-        if row.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-            row = attrs.evolve(row, error_code=0)
-        honest(self, fetch, partition, row, broker)
+    def offsets_in(*arguments: Any) -> tuple[int, Iterable[FetchedOffset]]:
+        code, rows = honest(*arguments)
+        unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return code, [attrs.evolve(row, error_code=0) if row.error_code == unknown else row for row in rows]
 
-    patch.setattr(CommittedOffsets, "_take", take)
+    patch.setattr(committed_offsets, "offsets_in", offsets_in)
 
 
 def _minus_one_is_an_offset(patch: Patch) -> None:
@@ -135,6 +109,16 @@ PLANTED: Mapping[str, tuple[Callable[[Patch], None], str, Collection[str]]] = {
 }
 
 
+#: The seed that found a bug last: played first. When the drawing changes, all seeds are played until one finds the bug.
+_FOUND_BY = {
+    "an absent group has no commits": 2,
+    "an error row is no commit": 87,
+    "-1 is an offset": 35,
+    "rows are read by their place": 21,
+    "fetched rows are read by their place": 3,
+}
+
+
 def _scenario(seed: int, kind: str) -> Scenario:
     """Return a drawn scenario with wrong answers of one kind only."""
     scenario = with_reads(draw_scenario(seed), "columns") if KINDS[kind].fetching else draw_scenario(seed)
@@ -145,4 +129,4 @@ def _scenario(seed: int, kind: str) -> Scenario:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
     plant, kind, rules = PLANTED[name]
-    assert_found(name, (plant, rules), lambda seed: _scenario(seed, kind), SEEDS, None, monkeypatch)
+    assert_found(name, (plant, rules), lambda seed: _scenario(seed, kind), SEEDS, _FOUND_BY.get(name), monkeypatch)
