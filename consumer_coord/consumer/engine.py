@@ -813,7 +813,7 @@ class Engine:
             raises = not isinstance(error, RetriableError)
             if isinstance(error, IncompleteResponseError) and moment - since >= limit_s:
                 raises, since = True, moment
-            if before is None or str(before.error) != str(error):
+            if not isinstance(error, NoOffsetError) and (before is None or str(before.error) != str(error)):
                 news.setdefault(str(error), []).append(partition)
             retry = Retry(failures + 1, since, moment + waits_s[failures], error)
             if raises:

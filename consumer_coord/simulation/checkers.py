@@ -38,7 +38,8 @@ The rules, by the names under which they are reported:
 ``plans``         no leader rejects a plan of a built-in assignor
 ``liveness``      after the last fault the group becomes stable within a time limit
 ``leaks``         after the end no task, timer, or connection is left
-``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
+``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, or repeats a look-up more than
+                  :data:`MOST_REPEATS` times, whatever the brokers respond
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed
 ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends with an exception
@@ -59,6 +60,8 @@ from consumer_coord.wire import offsets_topic
 
 #: Maximum number of requests of one member in a second. A member alone in its process sends about thirty in a rebalance.
 MOST_REQUESTS = 100
+#: Maximum number of equal look-ups of one member in a second. With the back-off of a client, there are about five.
+MOST_REPEATS = 20
 
 
 #: Age of metadata, in seconds, up to which a member may confuse a recreated topic with the deleted topic.
@@ -132,6 +135,9 @@ class Checkers:
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests: int = 0
+        #: (client, request) -> the number of equal look-ups in the second ``_look_ups_in``.
+        self._look_ups: dict[tuple[str, bytes], int] = {}
+        self._look_ups_in = -1
         #: A violation that was found inside a broker's code. The next step raises the violation, because the broker would treat
         #: an exception as an error of the request.
         self.pending: Violation | None = None
@@ -314,6 +320,16 @@ class Checkers:
         self.most_requests = max(self.most_requests, count)
         if count > MOST_REQUESTS:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
+
+    def on_look_up(self, client: str, request: bytes) -> None:
+        """Check that a member waits before it repeats a look-up. ``request``: the frame without its correlation id."""
+        second = int(self._clock())
+        if second != self._look_ups_in:
+            self._look_ups_in = second
+            self._look_ups.clear()
+        self._look_ups[client, request] = count = self._look_ups.get((client, request), 0) + 1
+        if count > MOST_REPEATS:
+            raise Violation("storms", f"{client} repeated a look-up more than {MOST_REPEATS} times within a second")
 
     def on_records(self, client: str) -> None:
         """Do not count a request that returned records, because a member that lags behind may send many such requests."""

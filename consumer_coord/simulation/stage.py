@@ -21,6 +21,8 @@ from consumer_coord.wire.messages.log import FetchResponse
 
 _FETCH = 1
 _JOIN_GROUP = 11
+#: ListOffsets, OffsetFetch, FindCoordinator and OffsetForLeaderEpoch.
+_LOOK_UPS = frozenset({2, 9, 10, 23})
 
 
 def rule_of(error: BaseException) -> str:
@@ -122,6 +124,12 @@ class Stage:
             topics = decode_response(FetchResponse, version, answer)[1].responses
             if any(row.records for topic in topics for row in topic.partitions):
                 self.checkers.on_records(client)
+        if api_key in _LOOK_UPS:
+            try:
+                # The correlation id differs in each request.
+                self.checkers.on_look_up(client, request[:4] + request[8:])
+            except Violation as breach:
+                self.fail(breach)
         if api_key == _JOIN_GROUP:
             header = decode_request_header(request)
             response = decode_response(JoinGroupResponse, header.version, answer)[1]

@@ -111,7 +111,7 @@ def foreign_rows(api_keys: Collection[int]) -> WrongAnswer:
         if not rows:
             return rows
         name = "partition" if hasattr(rows[0], "partition") else "partition_index"
-        return [*rows, attrs.evolve(rows[0], **{name: _FOREIGN + _number(rows[0])})]
+        return [attrs.evolve(rows[0], **{name: _FOREIGN + _number(rows[0])}), *rows]
 
     return WrongAnswer(api_keys, lambda _, response: _in_topics(response, add))
 
