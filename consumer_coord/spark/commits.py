@@ -68,7 +68,7 @@ class Commits:
         self._failures: dict[TopicPartition, tuple[PlannedCommit, float]] = {}
 
     def submit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
-        """Send the commits that are neither in flight nor just failed; do not wait for the response. Call :meth:`collect` first."""
+        """Send the commits that are neither in flight nor just failed, without waiting. Call :meth:`collect` first."""
         known = {partition: commit for partition, (commit, until_s) in self._failures.items() if now() < until_s}
         for sent in self._in_flight:
             known.update(sent.commits)

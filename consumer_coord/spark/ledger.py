@@ -98,6 +98,11 @@ class Entry:
     holding: Holding | None = None
 
     @property
+    def ended(self) -> bool:
+        """Return whether nothing of this promise is left to do."""
+        return self.state in (State.MOVED, State.GONE)
+
+    @property
     def unread(self) -> bool:
         """Return whether records below the target are not planned yet."""
         read = self.finished if self.holding is None else self.holding.position
@@ -215,10 +220,8 @@ class Ledger:
             # Spark did not run the planned batch, so plan its offsets again instead of skipping them.
             ledger = ledger._rolled_back(batch)
             batch = None
-        # The entries of a deleted topic are of no use once the checkpoint names the new topic.
-        entries = {
-            key: one for key, one in ledger.entries.items() if one.holding is not None or not _is_replaced(key, finished)
-        }
+        # The ended entries of a deleted topic are of no use once the checkpoint names the new topic.
+        entries = {key: one for key, one in ledger.entries.items() if not (one.ended and _is_replaced(key, finished))}
         restarted = not self.began and finished.cluster is not None
         for partition, span in finished.spans():
             key = Key(partition, finished.topics[partition.topic].id)

@@ -139,11 +139,12 @@ class Query(Holder):
 
     # -- planning calls ---------------------------------------------------------------------------------------------
 
-    async def next_batch(self, start: Offsets, limits: Limits | None = None, *, once: bool = False) -> Offsets | None:
+    async def next_batch(self, start: Offsets, *, once: bool = False) -> Offsets | None:
         """Commit the finished batch that ends at ``start``, take part in rebalances, and plan the next batch.
 
-        Return None if there is nothing new. ``once``: this is the only planning call of the run, as with Trigger.Once. Raise
-        ``RetriableError`` with the reason if this is still unknown after ``default.api.timeout.ms``.
+        Return None if there is nothing new. ``once``: this is the only planning call of a run (Trigger.Once), whose batch has
+        everything, regardless of limits. Raise ``RetriableError`` with the reason if the answer is still unknown after
+        ``default.api.timeout.ms``.
         """
         called_s = self._called_s = now()
         spinning = called_s - self._answered_s < SPIN_S and self.ledger.batch is None
@@ -153,10 +154,10 @@ class Query(Holder):
         if once and not self.ledger.bounded:
             await self.prepare_available_now()
         self._runs_once = once or self.ledger.bounded
-        chosen = attrs.evolve(limits or self._limits, complete=once)
+        limits = Limits(complete=True) if once else self._limits
         if spinning:
             await asyncio.sleep(min(IDLE_LOOK_S, (called_s - self._busy_s) * IDLE_PART))
-        answer = await self._known(lambda: self._answer(start, chosen, called_s))
+        answer = await self._known(lambda: self._answer(start, limits, called_s))
         planned = None
         if isinstance(answer, Batch):
             self.ledger, planned, self._finished = answer.ledger, answer.end, None

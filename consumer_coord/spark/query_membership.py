@@ -15,7 +15,6 @@ from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import Options
-from consumer_coord.spark.planner import Limits
 from consumer_coord.spark.query import Query
 from consumer_coord.spark.status import Status
 from consumer_coord.spark.user_code import with_callbacks
@@ -94,9 +93,9 @@ class QueryMembership:
         """Set the end offsets of a Trigger.AvailableNow run. The query reads no record that is written after this call."""
         self._call(lambda query: query.prepare_available_now())
 
-    def next_batch(self, start: Offsets, limits: Limits | None = None, *, once: bool = False) -> Offsets | None:
+    def next_batch(self, start: Offsets, *, once: bool = False) -> Offsets | None:
         """Plan the next batch; see :meth:`Query.next_batch`. Return None if there is nothing new."""
-        return self._call(lambda query: query.next_batch(start, limits, once=once))
+        return self._call(lambda query: query.next_batch(start, once=once))
 
     def is_planned(self, end: Offsets) -> bool:
         """Return True for the last planned batch until the batch is finished."""

@@ -213,11 +213,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
         ``start`` is the end of the last batch that Spark finished.
         """
-        from consumer_coord.spark.planner import Limits
-
-        # Trigger.Once reads everything, regardless of the options.
-        once = isinstance(limit, ReadAllAvailable)
-        planned = self._member().next_batch(self._parse(start), Limits() if once else None, once=once)
+        planned = self._member().next_batch(self._parse(start), once=isinstance(limit, ReadAllAvailable))
         if planned is None:
             return start
         end = planned.to_json()

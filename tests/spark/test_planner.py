@@ -203,6 +203,7 @@ def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
     assert spans(again) == {0: (0, 12)}
     assert again is not None
     assert again.topics["orders"].id == NEW_ID
+    planner.ledger = planner.ledger.missed(planner.ledger.open)
     planner.confirm(again)
     assert committable(planner) == {P0: 12}
     assert planner.ledger.end(P0, ID) is None
@@ -341,6 +342,21 @@ def test_a_checkpoint_promises_what_is_subscribed() -> None:
     taken = promised.take_up(P0, holding(15))
     assert taken.open == {Key(P1, ID)}
     assert taken.seen(taken.open).open == frozenset()
+
+
+def test_the_checkpoint_of_a_deleted_topic_ends_no_promise_about_the_new_one() -> None:
+    """And the old topic's promise stays until its loss was reported, also when a batch of the new topic is finished."""
+    planner, end = idle()
+    fresh = Ledger("billing").promise({P0: 9}, view(topic_id=NEW_ID)).finish(end, {"orders"})
+    assert fresh.targets == {P0: 9}
+    planner.ledger = fresh.take_up(P0, holding(0, topic_id=NEW_ID))
+    batch = plan_batch(planner, end, {P0: 9})
+    assert batch is not None
+    planner.confirm(batch)
+    assert planner.ledger.open == {Key(P0, ID), Key(P1, ID)}
+    planner.ledger = planner.ledger.missed(planner.ledger.open)
+    planner.confirm(batch)
+    assert planner.ledger.entries.keys() == {Key(P0, NEW_ID)}
 
 
 def test_a_released_partition_is_open_until_its_topic_was_seen() -> None:
