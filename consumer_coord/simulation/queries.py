@@ -38,6 +38,7 @@ from consumer_coord.simulation.loop import VirtualTimeLoop, run
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.scenario import Fault
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from consumer_coord.spark.options import parse_options
@@ -48,8 +49,11 @@ GROUP: Final = "group"
 
 NOW, ONCE, CONTINUOUS = "AvailableNow", "Once", "ProcessingTime"
 
-#: The times of a run, in virtual seconds: faults end, the last lives begin, the run ends.
-FAULTS_END_S, LAST_LIVES_S, END_S = 60.0, 110.0, 230.0
+#: Kinds of faults. The target is a broker, a topic or a query; for a topic that is created again, the value is its partitions.
+KINDS = ("hang", "hang", "crash", "all away", "slow", "delete", "recreate", "recreate", "kill", "kill")
+
+#: The times of a run, in virtual seconds: the last fault begins, the last lives begin, the run ends.
+FAULTS_END_S, LAST_LIVES_S, END_S = 35.0, 80.0, 180.0
 #: A life of a run that ends must end within this time after the last fault, and after its start.
 ENDS_WITHIN_S = 100.0
 #: Time after a fault in which it may still be the cause of an error.
@@ -72,7 +76,7 @@ class QueryScenario:
     interval_s: float
     max_offsets: int | None
     max_poll_interval_ms: int
-    faults: int
+    faults: tuple[Fault, ...]
 
 
 def draw(seed: int) -> QueryScenario:
@@ -87,22 +91,31 @@ def draw(seed: int) -> QueryScenario:
         interval_s=random.choice((0.2, 2.0, 12.0)),
         max_offsets=random.choice((None, 7, 40)),
         max_poll_interval_ms=random.choice((300_000, 8_000)),
-        faults=random.randint(0, 5),
+        faults=tuple(
+            Fault(
+                random.randint(500, int(FAULTS_END_S) * 1000),
+                random.choice(KINDS),
+                random.randrange(6),
+                random.randint(1, 3),
+                one,
+            )
+            for one in random.choices((1_000, 4_000, 12_000, 25_000), k=random.randint(0, 5))
+        ),
     )
 
 
 class Losses(logging.Handler):
-    """The losses that queries report: the log lines of queries with failOnDataLoss=false."""
+    """Adds the losses that queries with failOnDataLoss=false log to ``reports``."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self.lines: list[str] = []
+        self._reports = reports
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a loss."""
         text = record.getMessage()
         if text.startswith("data loss in "):
-            self.lines.append(text)
+            self._reports.append(text)
 
 
 class QueryWorld:
@@ -127,14 +140,15 @@ class QueryWorld:
         #: The time until which an earlier fault may delay requests and rebalances.
         self.troubled_until = 0.0
         self.play = scenario
-        self.losses = Losses()
+        #: The losses and the errors that queries have reported so far.
+        self.reports: list[str] = []
         self.random = Random(f"{scenario.seed}-query-world")
-        #: The end of each log that was deleted, and the errors and log lines so far when it was deleted.
-        self.deleted: dict[Log, tuple[str, int, int]] = {}
+        #: Log -> its topic and end when it was deleted, the number of reports so far, and whether a checkpoint named it.
+        self.deleted: dict[Log, tuple[str, int, int, bool]] = {}
         self.queries: list[SimulatedQuery] = []
-        #: Errors that ended lives of queries.
-        self.errors: list[str] = []
-        self.names = ["orders-a", "orders-b"]
+        self.names = ("orders-a", "orders-b")
+        #: The last time at which a topic did not exist.
+        self.absent_s = float("-inf")
 
     def fail(self, breach: Violation) -> None:
         """End the run, because a rule was violated."""
@@ -160,21 +174,20 @@ class QueryWorld:
         if topic in self.cluster.kafka.topics.by_name:
             for (topic_id, number), end in self.ends().items():
                 if topic_id == self._id(topic):
-                    self.deleted[topic_id, number] = (topic, end, len(self.reports))
+                    promised = any(query.promised((topic_id, number)) for query in self.queries)
+                    self.deleted[topic_id, number] = (topic, end, len(self.reports), promised)
             self.cluster.kafka.delete_topic(topic)
+            self.absent_s = float("inf")
             self.history.note("world", f"deleted {topic}")
 
     def create(self, topic: str, count: int) -> None:
         """Create a topic, with records."""
         if topic not in self.cluster.kafka.topics.by_name:
             self.cluster.kafka.create_topic(topic, count)
+            if all(name in self.cluster.kafka.topics.by_name for name in self.names):
+                self.absent_s = self.loop.time()
             self.produce()
             self.history.note("world", f"created {topic} with {count} partitions")
-
-    @property
-    def reports(self) -> list[str]:
-        """All losses and errors that queries have reported so far."""
-        return [*self.losses.lines, *self.errors]
 
     def produce(self) -> None:
         """Write some records to some partitions."""
@@ -184,51 +197,45 @@ class QueryWorld:
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
-    def trouble(self, for_s: float) -> None:
-        """Note that a fault may delay requests and rebalances for this time."""
-        self.troubled_until = max(self.troubled_until, self.loop.time() + for_s + TROUBLE_S)
-
-    def fault(self) -> None:
+    def _fault(self, fault: Fault) -> None:
         """Begin a fault, which ends by itself."""
-        random, loop, cluster = self.random, self.loop, self.cluster
-        for_s = random.choice((1.0, 4.0, 12.0, 25.0))
-        kind = random.choice(("hang", "hang", "crash", "all away", "slow", "delete", "recreate", "recreate", "kill", "kill"))
-        self.history.note("world", f"fault: {kind} for {for_s} s")
-        self.trouble(for_s)
-        if kind == "hang":
-            process = random.choice(cluster.processes)
-            process.freeze()
-            loop.call_later(for_s, process.thaw)
-        elif kind in ("crash", "all away"):
-            for index in range(2) if kind == "all away" else (random.randrange(2),):
+        loop, cluster, for_s = self.loop, self.cluster, fault.for_ms / 1000
+        self.history.note("world", str(fault))
+        if fault.kind in ("hang", "crash", "all away", "slow"):
+            self.troubled_until = max(self.troubled_until, loop.time() + for_s + TROUBLE_S)
+        broker, topic = fault.target % 2, self.names[fault.target % 2]
+        if fault.kind == "hang":
+            cluster.processes[broker].freeze()
+            loop.call_later(for_s, cluster.processes[broker].thaw)
+        elif fault.kind in ("crash", "all away"):
+            for index in range(2) if fault.kind == "all away" else (broker,):
                 cluster.stop_broker(index)
                 loop.call_later(for_s, cluster.start_broker, index)
-        elif kind == "slow":
-            node = random.choice(cluster.kafka.nodes)
+        elif fault.kind == "slow":
             for query in self.queries:
-                self.network.slow(node.host, query.name, 3_000)
-                loop.call_later(for_s, self.network.slow, node.host, query.name, 0)
-        elif kind in ("delete", "recreate"):
-            topic = random.choice(self.names)
-            self.delete(topic)
-            count = random.choice((1, 2, 3))
-            loop.call_later(0 if kind == "recreate" else for_s, self.create, topic, count)
+                self.network.slow(cluster.kafka.nodes[broker].host, query.name, 3_000)
+                loop.call_later(for_s, self.network.slow, cluster.kafka.nodes[broker].host, query.name, 0)
+        elif fault.kind == "kill":
+            self.queries[fault.target % len(self.queries)].kill()
         else:
-            random.choice(self.queries).kill()
+            self.delete(topic)
+            loop.call_later(0 if fault.kind == "recreate" else for_s, self.create, topic, fault.value)
 
     # -- the course -------------------------------------------------------------------------------------------------
 
     async def course(self) -> None:
         """Play the run from start to end; raise :class:`Violation` when a rule is violated."""
         logger = logging.getLogger("consumer_coord.spark.query")
-        logger.addHandler(self.losses)
+        losses = Losses(self.reports)
+        logger.addHandler(losses)
         self.cluster.start()
-        self.produce()
+        for _ in range(8):
+            self.produce()
         self.queries = [SimulatedQuery(self, number, trigger) for number, trigger in enumerate(self.play.triggers)]
         for query in self.queries:
             query.begin()
-        for _ in range(self.play.faults):
-            self.loop.call_at(self.random.uniform(1, FAULTS_END_S - 26), self.fault)
+        for fault in self.play.faults:
+            self.loop.call_at(fault.at_ms / 1000, self._fault, fault)
         producer = self.loop.create_task(self._produce())
         try:
             await self._until(LAST_LIVES_S)
@@ -237,7 +244,7 @@ class QueryWorld:
             self._check_end()
         finally:
             producer.cancel()
-            logger.removeHandler(self.losses)
+            logger.removeHandler(losses)
 
     async def _until(self, moment: float) -> None:
         await asyncio.wait([self.failure], timeout=max(0.0, moment - self.loop.time()))
@@ -256,10 +263,9 @@ class QueryWorld:
             unread = set(range(end)) - self.read(log)
             if unread:
                 raise Violation("lost", f"no query read offsets {sorted(unread)[:5]} of {log}, whose topic exists")
-        for log, (topic, end, reports) in self.deleted.items():
-            promised = any(query.promised(log) for query in self.queries)
+        for log, (topic, end, reports, promised) in self.deleted.items():
             unread = set(range(end)) - self.read(log)
-            if promised and unread and not any(topic in text for text in self.reports[reports:]):
+            if promised and unread and not any(f"data loss in topic '{topic}'" in text for text in self.reports[reports:]):
                 raise Violation("silent loss", f"{topic} {log} was deleted with {len(unread)} unread records, silently")
         self._check_commits()
 
@@ -398,14 +404,14 @@ class SimulatedQuery:
     def _failed(self, error: CoordinatorError) -> None:
         world = self._world
         world.history.note(self.name, f"failed: {type(error).__name__}: {error}")
-        world.errors.append(str(error))
+        world.reports.append(str(error))
         if isinstance(error, DataLossError):
             # The operator accepts the loss.
             self._fails_on_loss = False
         elif isinstance(error, RetriableError):
-            if world.troubled_until < self._began_s:
+            if world.troubled_until <= self._began_s:
                 world.fail(Violation("fails without a reason", f"{self.name}: {error}"))
-        elif not (isinstance(error, MissingTopicError) and world.troubled_until > self._began_s):
+        elif not (isinstance(error, MissingTopicError) and world.absent_s > self._began_s):
             world.fail(Violation("crash", f"{self.name}: {type(error).__name__}: {error}"))
 
     # -- Spark ------------------------------------------------------------------------------------------------------
@@ -427,6 +433,8 @@ class SimulatedQuery:
             planned = await query.next_batch(finished, once=self.trigger == ONCE)
             if planned is not None:
                 self.log.append(planned)
+                # Its tasks begin now, so a life that is killed has run the batch in part.
+                self._rows[len(self.log) - 1] = rows_of(planned)
                 await asyncio.sleep(self._random.choice((0.01, 0.2, 1.5)))
                 self._finish(planned)
             elif self.trigger == CONTINUOUS:
@@ -437,16 +445,13 @@ class SimulatedQuery:
 
     def _pause_s(self) -> float:
         # In the last phase the limits of a batch must not keep records waiting.
-        waits = self.trigger == CONTINUOUS and self._world.loop.time() < LAST_LIVES_S
+        unlimited = self._world.play.max_offsets is None
+        waits = self.trigger == CONTINUOUS and (unlimited or self._world.loop.time() < LAST_LIVES_S)
         return max(0.02, self._world.play.interval_s if waits else 0.2)
 
     def _finish(self, batch: Offsets) -> None:
-        rows: dict[Log, tuple[int, int]] = {}
-        for partition, span in batch.spans():
-            if span.start < span.end:
-                rows[batch.topics[partition.topic].id, partition.partition] = (span.start, span.end)
-        number = self.finished
-        former = self._rows.setdefault(number, rows)
+        rows, number = rows_of(batch), self.finished
+        former = self._rows[number]
         for log, whole in former.items():
             if rows.get(log) != whole and log not in self._world.deleted:
                 raise Violation("same rows", f"batch {number} of {self.name} had {whole} of {log}, and has {rows.get(log)} now")
@@ -476,6 +481,15 @@ class SimulatedQuery:
                 beyond = {offset for offset in offsets if offset >= most.get(log, 0)}
                 if beyond and log in most:
                     raise Violation("exactly what was there", f"{self.name} read {sorted(beyond)[:5]} of {log}, written later")
+
+
+def rows_of(batch: Offsets) -> dict[Log, tuple[int, int]]:
+    """Return the first offset and the end of each log of which a batch has records."""
+    return {
+        (batch.topics[partition.topic].id, partition.partition): (span.start, span.end)
+        for partition, span in batch.spans()
+        if span.start < span.end
+    }
 
 
 @attrs.frozen

@@ -180,7 +180,8 @@ class Query(Holder):
             if not isinstance(found, Unknown):
                 return found
             limit_s = default_s if found.limit_s is None else found.limit_s
-            if now() - began_s > limit_s:
+            # A last attempt with too little time would hide the reason.
+            if now() + pause_s - began_s > limit_s:
                 raise RetriableError(
                     f"the query of group {self._options.group!r} does not know after {limit_s:g} s which records are new:"
                     f" {found.why}; start the query again"
@@ -538,17 +539,26 @@ class Query(Holder):
 
     async def prepare_available_now(self) -> None:
         """Promise the records that exist now. The query reads no record that is written after this call."""
-        view = await self._known(self._complete_view)
-        self._missing = missing_topics(view, self._options.topics)
-        if self._missing:
+        self._called_s = now()
+        if missing_topics(await self._known(self._complete_view), self._options.topics):
+            # A broker that has just started may not know a topic yet.
             await asyncio.sleep(AGAIN_S)
-            view = await self._known(self._complete_view)
-            self._missing = missing_topics(view, self._options.topics)
+        self.ledger = await self._known(self._targets)
+
+    async def _targets(self) -> Ledger | Unknown:
+        """Return the ledger with the ends of all logs as targets. A topic that is deleted meanwhile is not a target."""
+        view = await self._complete_view()
+        if isinstance(view, Unknown):
+            return view
+        self._missing = missing_topics(view, self._options.topics)
         wanted = dict.fromkeys(view.partitions, LATEST)
-        deadline = Deadline.after(self.core.config.default_api_timeout_ms)
+        deadline = Deadline.after(self._limit_ms())
         found = await list_offsets(self.core.cluster, wanted, deadline, read_committed=self._read_committed)
-        ends = {partition: one.offset for partition, one in found.complete().items()}
-        self.ledger = self.ledger.promise(ends, view)
+        try:
+            ends = {partition: one.offset for partition, one in found.complete().items()}
+        except RetriableError as error:
+            return Unknown(f"the end offsets of {self._options.subscription()}: {error}")
+        return self.ledger.promise(ends, view)
 
     async def _complete_view(self) -> View | Unknown:
         """Return a complete view of the subscribed topics, from metadata that was requested after the member joined."""
