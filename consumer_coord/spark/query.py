@@ -178,7 +178,10 @@ class Query(Holder):
             self._deadline = Deadline(began_s + default_s)
             found = await look()
             if not isinstance(found, Unknown):
+                self.status.report("planning", None)
                 return found
+            if not self._unknown and now() - began_s > REPORT_AFTER_S:
+                self.status.report("planning", found.why)
             limit_s = default_s if found.limit_s is None else found.limit_s
             # A last attempt with too little time would hide the reason.
             if now() + pause_s - began_s > limit_s:
