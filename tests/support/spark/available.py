@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             slowest_s = max(slowest_s, time.monotonic() - began_s)
             early += spark.table("rounds").count() < number + 2
         query.stop()
-    print(f"{given.kafka}, {given.protocol}: {early} of {given.rounds} calls returned early; the slowest took {slowest_s:.2f}
-    s") return 1 if early else 0
+    print(f"{given.kafka}, {given.protocol}: {early} of {given.rounds} calls returned early; the slowest: {slowest_s:.2f} s")
+    return 1 if early else 0
 
 
 if __name__ == "__main__":
