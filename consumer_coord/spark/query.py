@@ -172,10 +172,11 @@ class Query(Holder):
 
     async def _known(self, look: Callable[[], Awaitable[T | Unknown]]) -> T:
         """Repeat ``look`` until it returns an answer; raise ``RetriableError`` with the reason when time runs out."""
-        began_s, pause_s = now(), LOOK_EVERY_S
+        began_s = since_s = now()
+        pause_s, last_limit_s = LOOK_EVERY_S, None
         default_s = self.core.config.default_api_timeout_ms / 1000
         while True:
-            self._deadline = Deadline(began_s + default_s)
+            self._deadline = Deadline(since_s + default_s)
             found = await look()
             if not isinstance(found, Unknown):
                 self.status.report("planning", None)
@@ -183,8 +184,12 @@ class Query(Holder):
             if not self._unknown and now() - began_s > REPORT_AFTER_S:
                 self.status.report("planning", found.why)
             limit_s = default_s if found.limit_s is None else found.limit_s
+            if limit_s != last_limit_s and last_limit_s is not None:
+                # Another reason: after a join that took long, the look-ups have their own time.
+                since_s = now()
+            last_limit_s = limit_s
             # A last attempt with too little time would hide the reason.
-            if now() + pause_s - began_s > limit_s:
+            if now() + pause_s > min(since_s + limit_s, began_s + 2 * max(limit_s, default_s)):
                 raise RetriableError(
                     f"the query of group {self._options.group!r} does not know after {limit_s:g} s which records are new:"
                     f" {found.why}; start the query again"
