@@ -188,7 +188,6 @@ class Query(Holder):
                 # Another reason: after a join that took long, the look-ups have their own time.
                 since_s = now()
             last_limit_s = limit_s
-            # A last attempt with too little time would hide the reason.
             if now() + pause_s > min(since_s + limit_s, began_s + 2 * max(limit_s, default_s)):
                 raise RetriableError(
                     f"the query of group {self._options.group!r} does not know after {limit_s:g} s which records are new:"
@@ -213,7 +212,8 @@ class Query(Holder):
         return False
 
     def _limit_ms(self) -> float:
-        return max(1.0, self._deadline.within(REQUEST_TIMEOUT_MS))
+        # An attempt with too little time would only tell that it had too little time.
+        return max(1_000.0, self._deadline.within(REQUEST_TIMEOUT_MS))
 
     async def _answer(self, start: Offsets, limits: Limits, called_s: float) -> Answer:
         self._unknown.clear()
