@@ -96,6 +96,8 @@ def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> Coordi
     """Return the exception, with advice, for an error code that is not retried."""
     name = codes.error_name(code)
     advice, kind = _ADVICE.get(code, (detail, BrokerError))
+    if code == codes.TOPIC_AUTHORIZATION_FAILED and request.startswith(_LOOK_UPS):
+        advice = "the principal needs DESCRIBE on the topic"
     plane = "control plane: " if kind is AuthorizationError else ""
     of_group = f" of group {group_id!r}" if group_id else ""
     said = f"{plane}{request}{of_group} was refused with {name} ({code})"
@@ -114,6 +116,9 @@ def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[st
         return f"group.instance.id={config.group_instance_id} in this member"
     return ""
 
+
+#: Requests for which DESCRIBE on a topic is enough.
+_LOOK_UPS = ("ListOffsets", "Metadata", "OffsetForLeaderEpoch")
 
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
     codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group (group.id)", AuthorizationError),

@@ -1,4 +1,4 @@
-"""The owners of partitions during a ``Trigger.AvailableNow`` run, including partitions that move between two members.
+"""The owners of partitions during a run that reads up to its targets, including partitions that move between two members.
 
 Only planners of such runs import this module, because other planners do not send DescribeGroups.
 """
@@ -8,24 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from consumer_coord.admin.groups import CONSUMER, GroupDescription, describe_group
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
-from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS
 from consumer_coord.topic_partition import TopicPartition, flatten
 
 
-def unowned(
-    coordinator: BlockingCoordinator, held: Set[TopicPartition], targets: Mapping[TopicPartition, int]
+async def unowned(
+    core: ConsumerCoordinator, held: Set[TopicPartition], targets: Mapping[TopicPartition, int], timeout_ms: float
 ) -> frozenset[TopicPartition]:
     """Return the partitions that move from one member to another and have uncommitted records below the offsets ``targets``."""
-
-    async def describe() -> GroupDescription:
-        group_id = coordinator.config.coordinator.group_id
-        return await describe_group(coordinator.cluster, group_id, Deadline.after(REQUEST_TIMEOUT_MS))
-
-    group = coordinator.call(describe, REQUEST_TIMEOUT_MS)
-    waiting = on_their_way(group, coordinator.member_id, held, targets.keys())
-    commits = coordinator.committed(waiting, REQUEST_TIMEOUT_MS) if waiting else {}
+    group = await describe_group(core.cluster, core.config.group_id, Deadline.after(timeout_ms))
+    waiting = on_their_way(group, core.member_id, held, targets.keys())
+    commits = await core.committed(waiting, timeout_ms) if waiting else {}
     return frozenset(one for one, commit in commits.items() if targets.get(one, 0) > (commit.offset if commit else 0))
 
 

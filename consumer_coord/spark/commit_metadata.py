@@ -9,7 +9,7 @@ import re
 import uuid
 
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.spark.planner import PlannedCommit
+from consumer_coord.spark.ledger import PlannedCommit
 
 _METADATA = re.compile(r"kafka_group id=([0-9a-f-]{36})")
 

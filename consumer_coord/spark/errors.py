@@ -13,6 +13,10 @@ class DataLossError(FatalError):
     """Raised if unread records no longer exist, and ``failOnDataLoss`` is on."""
 
 
+class MissingTopicError(FatalError):
+    """Raised if a run that ends (Trigger.AvailableNow, Trigger.Once) subscribes to a topic that does not exist."""
+
+
 class ReadStalledError(FatalError):
     """Raised if a task received no record for ``kafkaConsumer.pollTimeoutMs``, although the broker has records to read."""
 

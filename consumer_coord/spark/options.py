@@ -46,6 +46,8 @@ _REFUSED = {
     "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
     "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
     "groupidprefix": "the query joins a real group; name it with group.id",
+    "checkpointlocation": "it belongs to writeStream, and kafka_group reads only, because it is a consumer: set it on the"
+    " writeStream of another format, and write to Kafka with Spark's own format 'kafka'",
     "path": "Kafka has no paths; call load() without one and name topics with subscribe",
     "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the interval",
     "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the interval",

@@ -29,6 +29,7 @@ from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.options import Options, parse_options
 from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
 from consumer_coord.spark.requirements import check_python
+from consumer_coord.spark.starting_offsets_option import MOST
 from consumer_coord.spark.user_code import OAUTH_CB, load_packer
 
 if TYPE_CHECKING:
@@ -197,25 +198,22 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger`` as Spark's limit, which cannot express both."""
+        """Return ``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger`` as Spark's limit, which cannot express both.
+
+        Without both, return a limit that no batch reaches: Spark passes ``ReadAllAvailable`` only for Trigger.Once, and only
+        this difference tells the planner that it plans the only batch of a run.
+        """
         own = self._options
-        if own.max_offsets is not None:
-            return ReadMaxRows(own.max_offsets)
-        return ReadAllAvailable() if own.min_offsets is None else ReadMinRows(own.min_offsets)
+        if own.max_offsets is None and own.min_offsets is not None:
+            return ReadMinRows(own.min_offsets)
+        return ReadMaxRows(own.max_offsets or MOST)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch, or ``start`` if there is no new batch.
 
         ``start`` is the end of the last batch that Spark finished.
         """
-        from consumer_coord.spark.planner import Limits
-
-        own = self._options
-        limits = Limits(own.max_offsets, own.min_offsets, own.max_trigger_delay_ms)
-        if isinstance(limit, ReadAllAvailable):
-            # Trigger.Once reads everything, regardless of the options.
-            limits = Limits()
-        planned = self._member().next_batch(self._parse(start), limits)
+        planned = self._member().next_batch(self._parse(start), once=isinstance(limit, ReadAllAvailable))
         if planned is None:
             return start
         end = planned.to_json()

@@ -19,20 +19,17 @@ records than ``startingOffsets`` selects.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterable, Mapping, Set
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
-from consumer_coord.net.metadata import Metadata, is_other
-from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.net.metadata import is_other
+from consumer_coord.spark.ledger import NONE, Ledger
 from consumer_coord.spark.starting_offsets_option import Starting
+from consumer_coord.spark.view import TopicView, View
 from consumer_coord.topic_partition import TopicPartition, listed
-from consumer_coord.wire import error_codes as codes
-
-NO_COMMIT = -1
 
 AT_COMMIT = "at the group's commit"
 AT_CHECKPOINT = "at the end of the checkpoint, which is later than the group's commit"
@@ -40,61 +37,6 @@ RECREATED = "at the earliest offset: the topic was deleted and created again"
 NOT_IN_CHECKPOINT = "at the earliest offset: the checkpoint does not name the partition, and the group has no commit for it"
 AFTER_THE_QUERY = "at the earliest offset: the partition was created after this query started"
 AFTER_THE_GROUP = "at the earliest offset: the group has commits for this subscription, but none for the partition"
-
-
-@attrs.frozen
-class TopicView:
-    """The id (KIP-516) and the number of partitions of one topic."""
-
-    id: uuid.UUID
-    count: int
-
-
-@attrs.frozen
-class View:
-    """The subscribed topics as of one Metadata response.
-
-    ``version`` grows with each response. ``unclear``: topic -> the reason why the response does not show whether it exists.
-    """
-
-    version: int
-    topics: Mapping[str, TopicView]
-    unclear: Mapping[str, str] = attrs.field(factory=dict)
-
-    @property
-    def partitions(self) -> frozenset[TopicPartition]:
-        """Return every partition in the view."""
-        return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
-
-    def incomplete(self, asked_version: int) -> str | None:
-        """Return why this view may not show all existing partitions, or None if the view shows all.
-
-        ``asked_version``: the version of the first response to a request that was sent after the subscription or the assignment
-        arrived.
-        """
-        if self.version < asked_version:
-            return f"the metadata of version {self.version} is too old: version {asked_version} or later is needed"
-        if self.unclear:
-            return ", ".join(f"topic {name!r}: {why}" for name, why in sorted(self.unclear.items()))
-        return None
-
-
-def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> View:
-    """Return the part of ``metadata`` for a subscription: ``topics``, or every topic whose whole name matches ``pattern``."""
-    matches = None if pattern is None else re.compile(pattern)
-    names: Set[str] = frozenset(topics)
-    if matches is not None:
-        names = frozenset(metadata.matching(matches, exclude_internal=True))
-    unclear = {
-        name: codes.error_name(code)
-        for name, code in metadata.errors.items()
-        if (name in names if matches is None else matches.fullmatch(name) is not None)
-        and name not in metadata.topics
-        and code != codes.UNKNOWN_TOPIC_OR_PARTITION
-        and codes.is_retriable(code)
-    }
-    found = {name: metadata.topics[name] for name in names & metadata.topics.keys()}
-    return View(metadata.version, {name: TopicView(one.id, one.partition_count) for name, one in found.items()}, unclear)
 
 
 @attrs.frozen
@@ -111,47 +53,6 @@ class Commit:
     def is_of(self, topic: TopicView) -> bool:
         """Return True unless the commit is known to belong to another topic."""
         return not self.outlived and (self.topic_id is None or not is_other(self.topic_id, topic.id))
-
-
-@attrs.frozen
-class History:
-    """The facts that a query knows from the checkpoint, and from its own batches.
-
-    ``began``: the checkpoint has some batch of this query. ``finished``: partition -> (topic id, end offset). ``cuts``:
-    partition -> (planned end, actual end of its log) of a batch that ran again after logs were truncated.
-    """
-
-    began: bool = False
-    finished: Mapping[TopicPartition, tuple[uuid.UUID, int]] = attrs.field(factory=dict)
-    cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
-
-    def end(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
-        """Return the end offset up to which Spark has finished the partition; None if it is unknown or for another topic id."""
-        known = self.finished.get(partition)
-        return known[1] if known is not None and known[0] == topic_id else None
-
-    def with_finished(self, offsets: Offsets) -> History:
-        """Return the :class:`History` after Spark has finished everything up to ``offsets``."""
-        kept = {
-            partition: known
-            for partition, known in self.finished.items()
-            if partition.topic not in offsets.topics or offsets.topics[partition.topic].id == known[0]
-        }
-        for partition, span in offsets.spans():
-            known = kept.get(partition)
-            planned, left = self.cuts.get(partition, (NO_COMMIT, NO_COMMIT))
-            end = left if planned == span.end else span.end
-            if known is None or known[1] < end:
-                kept[partition] = (offsets.topics[partition.topic].id, end)
-        return History(self.began or offsets.cluster is not None, kept, self.cuts)
-
-    def without(self, topic: str) -> History:
-        """Return the :class:`History` without the finished ranges of ``topic``."""
-        return attrs.evolve(self, finished={one: known for one, known in self.finished.items() if one.topic != topic})
-
-    def topic_id(self, topic: str) -> uuid.UUID | None:
-        """Return the topic id of the last finished range of ``topic``, or None."""
-        return next((known for partition, (known, _) in self.finished.items() if partition.topic == topic), None)
 
 
 @attrs.frozen
@@ -176,7 +77,7 @@ class Beginning:
 class Start:
     """The start of a partition: ``position``, or if there is none, the offset of ``timestamp`` (ms since 1970, or EARLIEST).
 
-    ``committed``: the group's commit, NO_COMMIT if there is none. ``latest``: the position if no record has this timestamp or a
+    ``committed``: the group's commit, NONE if there is none. ``latest``: the position if no record has this timestamp or a
     later one. ``chosen``: the user chose the position, so it may be after the end of the log.
     """
 
@@ -202,7 +103,7 @@ def start_offsets(
     *,
     view: View,
     asked_version: int,
-    history: History,
+    ledger: Ledger,
     commits: Mapping[TopicPartition, Commit],
     beginning: Beginning | None,
     starting: Starting,
@@ -215,7 +116,7 @@ def start_offsets(
     decided: dict[TopicPartition, Start] = {}
     undecided: dict[TopicPartition, str] = {}
     incomplete = view.incomplete(asked_version)
-    recreated = recreated_topics(view, history, commits, beginning)
+    recreated = recreated_topics(view, ledger, commits, beginning)
     left_out: Set[TopicPartition] = frozenset()
     if beginning is not None and starting.by_partition is not None:
         left_out = beginning.partitions - set(starting.named())
@@ -226,7 +127,7 @@ def start_offsets(
         elif topic is None or partition.partition >= topic.count:
             undecided[partition] = f"the metadata (version {view.version}) does not name the partition"
         else:
-            evidence = _evident(partition, topic, partition.topic in recreated, history, commits.get(partition))
+            evidence = _evident(partition, topic, partition.topic in recreated, ledger, commits.get(partition))
             if evidence is not None:
                 decided[partition] = evidence
             elif beginning is not None and beginning.names(partition):
@@ -239,13 +140,13 @@ def start_offsets(
                 decided[partition] = _as_configured(partition, topic.id, beginning, starting)
             else:
                 later = AFTER_THE_QUERY if beginning is not None else AFTER_THE_GROUP
-                reason = NOT_IN_CHECKPOINT if history.began and beginning is None else later
-                decided[partition] = Start(topic.id, NO_COMMIT, None, EARLIEST, reason)
+                reason = NOT_IN_CHECKPOINT if ledger.began and beginning is None else later
+                decided[partition] = Start(topic.id, NONE, None, EARLIEST, reason)
     return Starts(decided, undecided)
 
 
 def recreated_topics(
-    view: View, history: History, commits: Mapping[TopicPartition, Commit], beginning: Beginning | None
+    view: View, ledger: Ledger, commits: Mapping[TopicPartition, Commit], beginning: Beginning | None
 ) -> frozenset[str]:
     """Return the topics of ``view`` that were deleted and created again, according to any evidence with another topic id."""
     found = {
@@ -254,23 +155,23 @@ def recreated_topics(
         if partition.topic in view.topics and not commit.is_of(view.topics[partition.topic])
     }
     for name, topic in view.topics.items():
-        before = [history.topic_id(name), beginning.topics[name].id if beginning and name in beginning.topics else None]
+        before = [ledger.topic_id(name), beginning.topics[name].id if beginning and name in beginning.topics else None]
         if any(one is not None and is_other(one, topic.id) for one in before):
             found.add(name)
     return frozenset(found)
 
 
 def _evident(
-    partition: TopicPartition, topic: TopicView, recreated: bool, history: History, commit: Commit | None
+    partition: TopicPartition, topic: TopicView, recreated: bool, ledger: Ledger, commit: Commit | None
 ) -> Start | None:
     """Return the start that a commit, the checkpoint or the topic's id determines, or None."""
-    finished = history.end(partition, topic.id)
-    committed = commit.offset if commit is not None and commit.is_of(topic) else NO_COMMIT
+    finished = ledger.end(partition, topic.id)
+    committed = commit.offset if commit is not None and commit.is_of(topic) else NONE
     if finished is not None and finished > committed:
         return Start(topic.id, committed, finished, EARLIEST, AT_CHECKPOINT)
-    if committed != NO_COMMIT:
+    if committed != NONE:
         return Start(topic.id, committed, committed, EARLIEST, AT_COMMIT)
-    return Start(topic.id, NO_COMMIT, None, EARLIEST, RECREATED) if recreated else None
+    return Start(topic.id, NONE, None, EARLIEST, RECREATED) if recreated else None
 
 
 def _as_configured(partition: TopicPartition, topic_id: uuid.UUID, beginning: Beginning, starting: Starting) -> Start:
@@ -278,10 +179,10 @@ def _as_configured(partition: TopicPartition, topic_id: uuid.UUID, beginning: Be
     stamp = starting.timestamp_of(partition)
     if stamp is not None:
         latest = beginning.ends[partition] if starting.latest_after_the_end else None
-        return Start(topic_id, NO_COMMIT, None, stamp, reason, latest)
+        return Start(topic_id, NONE, None, stamp, reason, latest)
     wanted = starting.of(partition)
     if wanted == EARLIEST:
-        return Start(topic_id, NO_COMMIT, None, EARLIEST, reason)
+        return Start(topic_id, NONE, None, EARLIEST, reason)
     if wanted == LATEST:
-        return Start(topic_id, NO_COMMIT, beginning.ends[partition], EARLIEST, reason)
-    return Start(topic_id, NO_COMMIT, wanted, EARLIEST, reason, chosen=True)
+        return Start(topic_id, NONE, beginning.ends[partition], EARLIEST, reason)
+    return Start(topic_id, NONE, wanted, EARLIEST, reason, chosen=True)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.planner import Holding, Limits, Planner
+from consumer_coord.spark.ledger import Holding, Ledger
+from consumer_coord.spark.planner import Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.topic_partition import TopicPartition
 
 ID = uuid.UUID(int=7)
@@ -24,9 +25,9 @@ QUERIES = range(3)
 
 @attrs.define
 class Query:
-    """A streaming query: its planner process, and its checkpoint, which outlives it."""
+    """A streaming query: the ledger of its planner process, and its checkpoint, which outlives it."""
 
-    planner: Planner = attrs.field(factory=lambda: Planner("billing"))
+    ledger: Ledger = attrs.field(factory=lambda: Ledger("billing"))
     log: list[Offsets] = attrs.field(factory=lambda: [Offsets("billing")])
     running: bool = False
     ownership: dict[TopicPartition, int] = attrs.field(factory=dict)
@@ -66,7 +67,7 @@ class GroupModel(RuleBasedStateMachine):
         if query.running or self.owner[partition] != number:
             return
         self.settle(number)
-        query.planner.drop([partition])
+        query.ledger = query.ledger.release([partition])
         query.ownership.pop(partition, None)
         self.owner[partition] = to
         self.epoch[partition] += 1
@@ -77,9 +78,11 @@ class GroupModel(RuleBasedStateMachine):
         if query.running:
             return
         self.settle(number)
-        planned = query.planner.plan(query.finished, self.ends, Limits(max_offsets=most), cluster="c", generation=1, now_ms=0)
-        if planned is None:
+        answer = plan(query.ledger, query.finished, Ends(self.ends), Limits(max_offsets=most), Member(1, "c"), 0)
+        assert not isinstance(answer, Unknown)
+        if not isinstance(answer, Batch):
             return
+        query.ledger, planned = answer.ledger, answer.end
         for partition, span in planned.spans():
             key = (number, partition, query.ownership[partition])
             assert self.continuity.get(key, span.start) == span.start, "a gap or an overlap within one ownership"
@@ -99,7 +102,7 @@ class GroupModel(RuleBasedStateMachine):
     def crash(self, number: int) -> None:
         """SIGKILL and a restart from the checkpoint: an unfinished batch runs again, exactly, before anything else."""
         query = self.queries[number]
-        query.planner = Planner("billing")
+        query.ledger = Ledger("billing")
         query.ownership = {}
         for partition in PARTITIONS:
             if self.owner[partition] == number:
@@ -117,23 +120,24 @@ class GroupModel(RuleBasedStateMachine):
 
     def settle(self, number: int) -> None:
         query = self.queries[number]
-        query.planner.confirm(query.finished)
-        for partition, commit in query.planner.uncommitted().items():
+        query.ledger = query.ledger.finish(query.finished, {"orders"})
+        for partition, commit in query.ledger.uncommitted().items():
             if self.is_in_force(number, partition):
                 assert commit.offset >= self.commits.get(partition, 0), "a commit went back"
                 assert set(range(commit.offset)) <= self.done[partition], "a commit covers what no member has finished"
                 self.commits[partition] = commit.offset
-                query.planner.committed(partition, commit)
-        for partition in list(query.planner.held):
+                query.ledger = query.ledger.committed(partition, commit)
+        for partition in list(query.ledger.held):
             if not self.is_in_force(number, partition):
-                query.planner.drop([partition])
+                query.ledger = query.ledger.release([partition])
                 del query.ownership[partition]
         for partition in PARTITIONS:
-            if self.owner[partition] == number and partition not in query.planner.held:
+            if self.owner[partition] == number and partition not in query.ledger.held:
                 committed = self.commits.setdefault(partition, 0)
-                position = max(committed, query.planner.history.end(partition, ID) or 0)
+                position = max(committed, query.ledger.end(partition, ID) or 0)
                 query.ownership[partition] = self.epoch[partition]
-                query.planner.take_up(partition, Holding(ID, self.epoch[partition], position, committed))
+                held = Holding(ID, self.epoch[partition], position, committed, confirmed=position)
+                query.ledger = query.ledger.take_up(partition, held)
 
     def is_in_force(self, number: int, partition: TopicPartition) -> bool:
         return self.owner[partition] == number and self.queries[number].ownership.get(partition) == self.epoch[partition]

@@ -17,6 +17,7 @@ from consumer_coord.errors import RetriableError
 from consumer_coord.leaders import list_offsets as leaders
 from consumer_coord.leaders.list_offsets import Listed, list_available, list_offsets
 from consumer_coord.spark import end_offsets
+from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from tests.support.spark.memberships import Run, prepared, run, together
 from tests.support.spark.producing import produce
 
@@ -230,3 +231,96 @@ def test_a_problem_is_reported_until_the_query_has_recovered(kafka: EmbeddedKafk
     together(runs, lambda: query.count("orders-a") == 6, "the records", 60)
     together(runs, lambda: committed(kafka, "orders-a") == [3, 3], "their commits", 60)
     together(runs, lambda: query.membership.status.problem is None, "the end of the problem", 60)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize(
+    "subscription", [{"subscribe": "orders-a,orders-b"}, {"subscribePattern": "orders-.*"}], ids=["list", "pattern"]
+)
+def test_a_topic_that_was_deleted_while_the_query_was_stopped_is_a_loss(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str, subscription: dict[str, str]
+) -> None:
+    kafka.create_topic("orders-b", 2)
+    options = {**subscription, "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    fill(kafka, "orders-a", 10)
+    fill(kafka, "orders-b", 10)
+    runs.append(first := run(kafka.bootstrap_servers, options, now=True))
+    first.finish()
+    fill(kafka, "orders-a", 10)
+    fill(kafka, "orders-b", 10)
+    kafka.delete_topic("orders-b")
+    runs.append(again := run(kafka.bootstrap_servers, options, first.offsets, now=True))
+    with pytest.raises(DataLossError, match=r"'orders-b': the topic was deleted; unread records .*0 from 5, 1 from 5"):
+        again.finish()
+    runs.append(accepting := run(kafka.bootstrap_servers, {**options, "failOnDataLoss": "false"}, first.offsets, now=True))
+    accepting.finish()
+    assert list(accepting.offsets.topics) == ["orders-a"]
+    assert committed(kafka, "orders-a") == [10, 10]
+
+
+@PROTOCOLS
+def test_a_topic_that_is_deleted_while_the_query_runs_is_a_loss(kafka: EmbeddedKafka, runs: list[Run], protocol: str) -> None:
+    kafka.create_topic("orders-b", 2)
+    options = {"subscribe": "orders-a,orders-b", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    runs.append(query := run(kafka.bootstrap_servers, options))
+    together(runs, lambda: query.owned == 4, "its partitions")
+    kafka.delete_topic("orders-b")
+    with pytest.raises(DataLossError, match="'orders-b': the topic was deleted"):
+        together(runs, lambda: False, "the loss")
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("again", [0, 1, 2], ids=["deleted", "created again with fewer partitions", "created again"])
+def test_without_fail_on_data_loss_a_run_ends_without_the_deleted_topic(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str, again: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-a", 60)
+    fill(kafka, "orders-b", 60)
+    options = {"subscribe": "orders-a,orders-b", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    options |= {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "20"}
+    runs.append(query := prepared(kafka.bootstrap_servers, options, now=True))
+    query.between = lambda batch: kafka.delete_topic("orders-b") if batch == 1 else None
+    if again:
+        query.between = lambda batch: kafka.recreate_topic("orders-b", again) if batch == 1 else None
+    query.start().finish()
+    assert query.count("orders-a") == 60
+    assert "data loss in topic 'orders-b'" in caplog.text
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("once", [True, False], ids=["once", "now"])
+def test_a_run_waits_for_brokers_that_are_away(kafka: EmbeddedKafka, runs: list[Run], protocol: str, once: bool) -> None:
+    fill(kafka, "orders-a", 10)
+    kafka.stop_broker(0)
+    options = {"subscribe": "orders-a", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    runs.append(query := prepared(kafka.bootstrap_servers, options, now=True))
+    query.once = once
+    query.start()
+    together(runs, lambda: query.membership.status.problem is not None, "word of it", 60)
+    kafka.start_broker(0)
+    assert query.finish().count("orders-a") == 10
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("once", [True, False], ids=["once", "now"])
+def test_a_run_fails_if_a_topic_does_not_exist(kafka: EmbeddedKafka, runs: list[Run], protocol: str, once: bool) -> None:
+    options = {"subscribe": "orders-a,ordres", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    runs.append(query := prepared(kafka.bootstrap_servers, options, now=True))
+    query.once = once
+    with pytest.raises(MissingTopicError, match=r"ordres: the topic does not exist.*correct the option subscribe"):
+        query.start().finish()
+
+
+@PROTOCOLS
+def test_a_topic_that_is_subscribed_again_goes_on_at_its_commit(kafka: EmbeddedKafka, runs: list[Run], protocol: str) -> None:
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 10)
+    both = {"subscribe": "orders-a,orders-b", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    runs.append(first := run(kafka.bootstrap_servers, both, now=True))
+    first.finish()
+    runs.append(second := run(kafka.bootstrap_servers, {**both, "subscribe": "orders-a"}, first.offsets, now=True))
+    second.finish()
+    fill(kafka, "orders-b", 4)
+    runs.append(third := run(kafka.bootstrap_servers, both, second.offsets, now=True))
+    assert third.finish().count("orders-b") == 4

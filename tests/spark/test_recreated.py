@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.spark import query_membership
+from consumer_coord.spark import query
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError
 from consumer_coord.spark.options import parse_options
@@ -88,7 +88,7 @@ def whole(spans: list[tuple[int, int]]) -> tuple[int, int] | None:
 @pytest.fixture
 def start(embedded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
     # One thread plans for all queries here: no query can revoke a partition while another one waits for its assignment.
-    monkeypatch.setattr(query_membership, "SHARE_WAIT_S", 0.0)
+    monkeypatch.setattr(query, "SHARE_WAIT_S", 0.0)
     made: list[Query] = []
 
     def one(**options: str) -> Query:
@@ -105,8 +105,8 @@ def start(embedded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         return made[-1]
 
     yield one
-    for query in made:
-        query.membership.leave()
+    for each in made:
+        each.membership.leave()
 
 
 def committed(kafka: EmbeddedKafka) -> Mapping[int, int]:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.spark import query_membership
+from consumer_coord.spark import query as queries
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.options import parse_options
@@ -31,7 +31,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def settings(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(query_membership, "CUT_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(queries, "CUT_LOOK_EVERY_S", 0.01)
     return {"kafka.bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "subscribe": "orders"}
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import attrs
 import pytest
 
 from consumer_coord.errors import ConfigurationError, NoOffsetError, RetriableError, UnknownTopicError
-from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, Listed, ListedOffset
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.retry import Deadline
+from consumer_coord.spark import start_lookups
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.commit_metadata import topic_id_of, with_topic_id
-from consumer_coord.spark.identity import TopicIds
-from consumer_coord.spark.planner import PlannedCommit
-from consumer_coord.spark.start_lookups import resolve
+from consumer_coord.spark.ledger import Ledger, PlannedCommit
+from consumer_coord.spark.start_lookups import StartLookups
 from consumer_coord.spark.start_offsets import (
     AFTER_THE_GROUP,
     AFTER_THE_QUERY,
@@ -26,11 +29,11 @@ from consumer_coord.spark.start_offsets import (
     NOT_IN_CHECKPOINT,
     RECREATED,
     Beginning,
-    History,
     Start,
-    TopicView,
 )
 from consumer_coord.spark.starting_offsets_option import Starting
+from consumer_coord.spark.topic_check import TopicIds
+from consumer_coord.spark.view import TopicView
 from consumer_coord.topic_partition import TopicPartition
 
 ID, NEW_ID = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -61,11 +64,15 @@ class Cluster:
         topic = Topic("orders", self.topic_id, False, ones, ones, ((1,),) * self.partitions)
         return Metadata(version=self.version, topics={"orders": topic})
 
-    def refresh_metadata(self, timeout_ms: float | None = None) -> Metadata:
+    @property
+    def cluster(self) -> Cluster:
+        return self
+
+    async def refresh(self, deadline: Deadline) -> Metadata:
         self.version += self.answers
         return self.metadata
 
-    def committed(
+    async def committed(
         self,
         partitions: Iterable[TopicPartition],
         timeout_ms: float | None = None,
@@ -74,34 +81,27 @@ class Cluster:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         return {partition: self.commits.get(partition) for partition in partitions}
 
-    def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
-    ) -> Mapping[TopicPartition, ListedOffset]:
+    async def list_offsets(
+        self, cluster: object, wanted: Mapping[TopicPartition, int], deadline: Deadline, *, read_committed: bool = False
+    ) -> Listed:
         if self.failures:
             self.failures -= 1
             raise RetriableError("the brokers are busy")
         answers = {LATEST: self.end, EARLIEST: self.first}
-        return {partition: ListedOffset(answers.get(stamp, self.by_time)) for partition, stamp in wanted.items()}
+        return Listed({partition: ListedOffset(answers.get(stamp, self.by_time)) for partition, stamp in wanted.items()})
 
 
 def starts(
     cluster: Cluster,
     *partitions: TopicPartition,
     starting: Starting | None = None,
-    history: History | None = None,
+    ledger: Ledger | None = None,
     beginning: Beginning | None = None,
-    losses: list[str] | None = None,
 ) -> Mapping[TopicPartition, Start]:
-    return resolve(
-        partitions,
-        cluster,
-        history or History(),
-        beginning,
-        starting or Starting(),
-        read_committed=True,
-        timeout_ms=1_000,
-        on_loss=(losses if losses is not None else []).append,
-    )
+    lookups = StartLookups(cast(Any, cluster), starting or Starting(), True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start_lookups, "list_offsets", cluster.list_offsets)
+        return asyncio.run(lookups.starts(partitions, ledger or Ledger("billing"), beginning, 1_000))
 
 
 def places(found: Mapping[TopicPartition, Start]) -> dict[TopicPartition, tuple[int | None, str]]:
@@ -112,9 +112,9 @@ def commit(offset: int, topic_id: uuid.UUID | None = ID) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset) if topic_id is None else with_topic_id(PlannedCommit(offset, 1, topic_id))
 
 
-def checkpoint(**ends: int) -> History:
+def checkpoint(**ends: int) -> Ledger:
     spans = {int(name[1:]): Span(0, end, 1) for name, end in ends.items()}
-    return History().with_finished(Offsets("billing", "c", {"orders": TopicSpans(ID, spans)}))
+    return Ledger("billing").finish(Offsets("billing", "c", {"orders": TopicSpans(ID, spans)}), ["orders"])
 
 
 def test_a_commit_names_its_topics_id() -> None:
@@ -143,7 +143,7 @@ def test_a_group_that_has_begun_skips_nothing_of_what_came_later() -> None:
     grown = Beginning({"orders": TopicView(ID, 2)}, {P0: 90, P1: 90})
     assert places(starts(Cluster(), P2, beginning=grown)) == {P2: (5, AFTER_THE_QUERY)}
     assert places(starts(Cluster(), P2, beginning=Beginning({}))) == {P2: (5, AFTER_THE_QUERY)}
-    assert places(starts(Cluster(), P2, history=checkpoint(p0=30))) == {P2: (5, NOT_IN_CHECKPOINT)}
+    assert places(starts(Cluster(), P2, ledger=checkpoint(p0=30))) == {P2: (5, NOT_IN_CHECKPOINT)}
 
 
 def test_next_to_commits_of_plain_consumers_nothing_is_skipped() -> None:
@@ -151,26 +151,24 @@ def test_next_to_commits_of_plain_consumers_nothing_is_skipped() -> None:
 
 
 def test_expired_commits_do_not_skip_what_the_checkpoint_knows() -> None:
-    found = places(starts(Cluster(), P0, P1, history=checkpoint(p0=30)))
+    found = places(starts(Cluster(), P0, P1, ledger=checkpoint(p0=30)))
     assert found == {P0: (30, AT_CHECKPOINT), P1: (5, NOT_IN_CHECKPOINT)}, "another member had P1: how far is unknown"
 
 
 def test_checkpoint_and_commit_the_later_one() -> None:
-    assert places(starts(Cluster({P0: commit(20)}), P0, history=checkpoint(p0=30))) == {P0: (30, AT_CHECKPOINT)}
-    assert places(starts(Cluster({P0: commit(40)}), P0, history=checkpoint(p0=30))) == {P0: (40, AT_COMMIT)}
+    assert places(starts(Cluster({P0: commit(20)}), P0, ledger=checkpoint(p0=30))) == {P0: (30, AT_CHECKPOINT)}
+    assert places(starts(Cluster({P0: commit(40)}), P0, ledger=checkpoint(p0=30))) == {P0: (40, AT_COMMIT)}
 
 
 def test_a_topic_made_again_starts_at_the_earliest_whatever_the_options_say() -> None:
     for starting in (Starting(), Starting(offsets={"orders": {0: 23}}), Starting(timestamp_ms=1)):
-        losses: list[str] = []
-        found = starts(Cluster(topic_id=NEW_ID), P0, P1, history=checkpoint(p0=30), losses=losses, starting=starting)
+        found = starts(Cluster(topic_id=NEW_ID), P0, P1, ledger=checkpoint(p0=30), starting=starting)
         assert places(found) == {P0: (5, RECREATED), P1: (5, RECREATED)}
-        assert "deleted and created again" in losses[0]
 
 
 def test_a_topic_made_again_goes_on_at_a_commit_of_its_own() -> None:
     cluster = Cluster({P0: commit(7, NEW_ID)}, topic_id=NEW_ID)
-    start = starts(cluster, P0, history=checkpoint(p0=30))[P0]
+    start = starts(cluster, P0, ledger=checkpoint(p0=30))[P0]
     assert (start.position, start.committed, start.topic_id) == (7, 7, NEW_ID)
 
 
@@ -183,17 +181,14 @@ def test_a_commit_of_the_old_topic_that_came_too_late_says_nothing() -> None:
 
 def test_a_partition_of_another_member_in_a_topic_made_again_starts_at_the_earliest() -> None:
     """No record of the old one was this query's to lose; but those of the new one must not be skipped."""
-    losses: list[str] = []
-    found = starts(Cluster(topic_id=NEW_ID), P0, beginning=BEGINNING, losses=losses)
-    assert places(found) == {P0: (5, RECREATED)}
-    assert losses == []
+    assert places(starts(Cluster(topic_id=NEW_ID), P0, beginning=BEGINNING)) == {P0: (5, RECREATED)}
 
 
 def test_a_look_up_that_fails_is_repeated_and_finds_the_same() -> None:
     cluster = Cluster(topic_id=NEW_ID, failures=1)
     with pytest.raises(RetriableError):
-        starts(cluster, P0, history=checkpoint(p0=30))
-    assert starts(cluster, P0, history=checkpoint(p0=30))[P0].position == 5
+        starts(cluster, P0, ledger=checkpoint(p0=30))
+    assert starts(cluster, P0, ledger=checkpoint(p0=30))[P0].position == 5
 
 
 def test_an_old_view_decides_nothing() -> None:
@@ -205,9 +200,7 @@ def test_an_old_view_decides_nothing() -> None:
 
 def test_brokers_without_topic_ids_have_one_topic_of_a_name() -> None:
     cluster = Cluster({P0: commit(70)}, topic_id=NO_TOPIC_ID)
-    losses: list[str] = []
-    assert starts(cluster, P0, history=checkpoint(p0=30), losses=losses)[P0].position == 70
-    assert losses == []
+    assert starts(cluster, P0, ledger=checkpoint(p0=30))[P0].position == 70
 
 
 def test_a_time_after_the_last_record() -> None:
@@ -235,7 +228,7 @@ def test_json_that_leaves_a_partition_out_is_refused_at_the_first_start_only() -
     by_time = Starting(option="startingOffsetsByTimestamp", timestamps_ms={"orders": {0: 23}})
     with pytest.raises(ConfigurationError, match="startingOffsetsByTimestamp leaves out"):
         starts(Cluster(), P0, starting=by_time, beginning=BEGINNING)
-    assert starts(Cluster(), P1, starting=incomplete, history=checkpoint(p0=30))[P1].position == 5
+    assert starts(Cluster(), P1, starting=incomplete, ledger=checkpoint(p0=30))[P1].position == 5
 
 
 def test_the_log_says_where_each_partition_starts_and_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,8 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from consumer_coord.leaders.list_offsets import EARLIEST
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
-from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, TopicView, View, start_offsets
+from consumer_coord.spark.ledger import Ledger
+from consumer_coord.spark.start_offsets import Beginning, Commit, Start, start_offsets
 from consumer_coord.spark.starting_offsets_option import Starting
+from consumer_coord.spark.view import TopicView, View
 from consumer_coord.topic_partition import TopicPartition
 
 NAMES = st.sampled_from(["orders-a", "orders-b"])
@@ -42,7 +44,7 @@ class Rules:
         partition: TopicPartition,
         view: View,
         asked_version: int,
-        history: History,
+        ledger: Ledger,
         commits: Mapping[TopicPartition, Commit],
         beginning: Beginning | None,
         ends: Mapping[TopicPartition, int],
@@ -52,7 +54,7 @@ class Rules:
             [partition],
             view=view,
             asked_version=asked_version,
-            history=history,
+            ledger=ledger,
             commits=commits,
             beginning=beginning,
             starting=Starting(),
@@ -67,19 +69,19 @@ class Rules:
 class WhileJoiningAllIsOld(Rules):
     """Fault 1: a query that joins does not know which topics are new, and applies ``startingOffsets`` to all of them."""
 
-    def starts(self, partition, view, asked_version, history, commits, beginning, ends):  # type: ignore[no-untyped-def]
-        if not history.began and beginning is None:
+    def starts(self, partition, view, asked_version, ledger, commits, beginning, ends):  # type: ignore[no-untyped-def]
+        if not ledger.began and beginning is None:
             beginning = Beginning(view.topics, ends)
-        return super().starts(partition, view, asked_version, history, commits, beginning, ends)
+        return super().starts(partition, view, asked_version, ledger, commits, beginning, ends)
 
 
 class TheCheckpointProvesNothing(Rules):
     """Fault 2: a restarted query applies ``startingOffsets`` to partitions that its checkpoint does not name."""
 
-    def starts(self, partition, view, asked_version, history, commits, beginning, ends):  # type: ignore[no-untyped-def]
-        if history.began and beginning is None:
+    def starts(self, partition, view, asked_version, ledger, commits, beginning, ends):  # type: ignore[no-untyped-def]
+        if ledger.began and beginning is None:
             beginning = Beginning(view.topics, ends)
-        return super().starts(partition, view, asked_version, history, commits, beginning, ends)
+        return super().starts(partition, view, asked_version, ledger, commits, beginning, ends)
 
 
 class AnyViewWillDo(Rules):
@@ -92,9 +94,9 @@ class AnyViewWillDo(Rules):
 class TheIdsAreIgnored(Rules):
     """A commit of a topic that was deleted counts for the next one of that name."""
 
-    def starts(self, partition, view, asked_version, history, commits, beginning, ends):  # type: ignore[no-untyped-def]
+    def starts(self, partition, view, asked_version, ledger, commits, beginning, ends):  # type: ignore[no-untyped-def]
         nameless = {one: attrs.evolve(commit, topic_id=None) for one, commit in commits.items()}
-        return super().starts(partition, view, asked_version, history, nameless, beginning, ends)
+        return super().starts(partition, view, asked_version, ledger, nameless, beginning, ends)
 
 
 @attrs.define
@@ -103,7 +105,7 @@ class Query:
 
     checkpoint: Offsets = attrs.field(factory=lambda: Offsets("billing"))
     running: bool = False
-    history: History = attrs.field(factory=History)
+    ledger: Ledger = attrs.field(factory=lambda: Ledger("billing"))
     #: How far the look is: None before it, then metadata, ends, done.
     look: str | None = None
     seen: Mapping[str, TopicView] = attrs.field(factory=dict)
@@ -184,9 +186,9 @@ class Model(RuleBasedStateMachine):
             # Only the checkpoints of others say that the group has begun: the guarantee does not name this query.
             return
         if not query.running:
-            history = History().with_finished(query.checkpoint)
+            ledger = Ledger("billing").finish(query.checkpoint, ())
             seen = dict(self.before if lagging else self.topics)
-            self.queries[number] = Query(query.checkpoint, True, history, "metadata", seen)
+            self.queries[number] = Query(query.checkpoint, True, ledger, "metadata", seen)
             for _ in range(2 if at_once else 0):
                 self.look_on(number)
 
@@ -201,7 +203,7 @@ class Model(RuleBasedStateMachine):
             query.ends = self.ends_now(query.seen)
             query.look = "ends"
         else:
-            if not self.commits and not query.history.began:
+            if not self.commits and not query.ledger.began:
                 query.beginning = Beginning(query.seen, query.ends)
             query.look = "done"
 
@@ -223,7 +225,7 @@ class Model(RuleBasedStateMachine):
         view = View(self.version if fresh else self.version - 1, dict(self.topics if fresh else self.before))
         commits = {other: commit for other, commit in self.commits.items() if other.topic == name}
         start = self.deciding.starts(
-            one, view, self.version, query.history, commits, query.beginning, self.ends_now(view.topics)
+            one, view, self.version, query.ledger, commits, query.beginning, self.ends_now(view.topics)
         )
         if start is None:
             assert not fresh, "a complete view decides"
@@ -236,7 +238,6 @@ class Model(RuleBasedStateMachine):
         if not self.begun and query.beginning is not None and query.beginning.topics.get(name) == self.topics[name]:
             assert position == query.ends[one], "a new group that asks for the latest records reads old ones"
         query.held[one] = (start.topic_id, position)
-        query.history = query.history if start.topic_id == query.history.topic_id(name) else query.history.without(name)
         self.commits[one] = Commit(position, start.topic_id)
         if not self.begun:
             self.begun = True
@@ -252,7 +253,7 @@ class Model(RuleBasedStateMachine):
             query.held[one] = (topic_id, end)
         spans = {name: TopicSpans(self.topics[name].id, numbers) for name, numbers in topics.items()}
         query.checkpoint = Offsets("billing", "c", spans)
-        query.history = query.history.with_finished(query.checkpoint)
+        query.ledger = query.ledger.finish(query.checkpoint, ())
 
     @rule(number=QUERIES, commits=st.booleans())
     def batch(self, number: int, commits: bool) -> None:

@@ -23,6 +23,10 @@ class Run:
     membership: QueryMembership
     offsets: Offsets
     now: bool = False
+    #: The run is the one batch of Trigger.Once.
+    once: bool = False
+    #: Called after each batch with its number.
+    between: Callable[[int], None] = lambda batch: None
     #: Cleared while the query is in a long batch.
     going: threading.Event = attrs.field(factory=threading.Event)
     read: dict[tuple[str, int], list[int]] = attrs.field(factory=dict)
@@ -38,11 +42,12 @@ class Run:
 
     def _work(self) -> None:
         try:
-            if self.now:
+            if self.now and not self.once:
                 self.membership.prepare_available_now()
+            number = 0
             while not self.stopping.wait(0.01):
                 self.going.wait()
-                planned = self.membership.next_batch(self.offsets)
+                planned = self.membership.next_batch(self.offsets, once=self.once)
                 if planned is None:
                     if self.now:
                         return
@@ -50,6 +55,10 @@ class Run:
                 for one, span in planned.spans():
                     self.read.setdefault((one.topic, one.partition), []).extend(range(span.start, span.end))
                 self.offsets = planned
+                self.between(number)
+                number += 1
+                if self.once:
+                    return
         except BaseException as error:  # noqa: BLE001 - raised where the run is joined
             self.failure = error
         finally:

@@ -1,0 +1,158 @@
+"""Queries in virtual time: the rules hold for the production planner, and each planted bug breaks one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+from consumer_coord.environment import now
+from consumer_coord.simulation.queries import CONTINUOUS, NOW, QueryScenario, draw, play_queries
+from consumer_coord.simulation.scenario import Fault
+from consumer_coord.spark import query as queries
+from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.spark.ledger import NONE, Holding, Key, Ledger
+from consumer_coord.spark.planner import Answer, Ends, NothingNew, Unknown, plan
+from consumer_coord.spark.query import Query
+from consumer_coord.topic_partition import TopicPartition
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_rules_hold(seed: int) -> None:
+    outcome = play_queries(draw(seed))
+    assert outcome.violation is None, "\n".join(outcome.lines[-40:])
+
+
+def test_equal_scenarios_have_equal_timelines() -> None:
+    assert play_queries(draw(3)).lines == play_queries(draw(3)).lines
+
+
+def old_end_offsets(patch: pytest.MonkeyPatch) -> None:
+    """An idle query plans from end offsets that are up to a second old (processAllAvailable returns too early)."""
+    look, answer = Query._look_up_ends, plan
+
+    async def lazy(self: Query, called_s: float) -> Unknown | None:
+        recent = now() - self._ends.view.at_s < 1.0 and self._ends.view.ends.keys() >= self.ledger.ready.keys()
+        return None if recent else await look(self, called_s)
+
+    def unaware(ledger: Ledger, start: Offsets, ends: Ends, *rest: Any) -> Answer:
+        return answer(ledger, start, attrs.evolve(ends, current=True), *rest)
+
+    patch.setattr(Query, "_look_up_ends", lazy)
+    patch.setattr(queries, "plan", unaware)
+
+
+def forgetful_restarts(patch: pytest.MonkeyPatch) -> None:
+    """A restarted query promises nothing that its checkpoint names, so a topic that was deleted meanwhile is lost silently."""
+    finish = Ledger.finish
+    patch.setattr(Ledger, "finish", lambda self, finished, subscribed: finish(self, finished, ()))
+
+
+def kept_targets(patch: pytest.MonkeyPatch) -> None:
+    """A run waits for the records of a topic that is gone."""
+    missed = Ledger.missed
+
+    def keep(self: Ledger, keys: Collection[Key]) -> Ledger:
+        return missed(self, [key for key in keys if not self.entries[key].unread])
+
+    patch.setattr(Ledger, "missed", keep)
+
+
+def unknown_is_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A broker that does not answer has no new records."""
+
+    def guess(*arguments: Any) -> Answer:
+        answer = plan(*arguments)
+        return NothingNew() if isinstance(answer, Unknown) else answer
+
+    patch.setattr(queries, "plan", guess)
+
+
+def unproven_commits(patch: pytest.MonkeyPatch) -> None:
+    """What the checkpoint proves finished is not committed after the membership was lost."""
+    take_up = Ledger.take_up
+
+    def forget(self: Ledger, partition: TopicPartition, holding: Holding) -> Ledger:
+        return take_up(self, partition, attrs.evolve(holding, confirmed=NONE))
+
+    patch.setattr(Ledger, "take_up", forget)
+
+
+def replays_go_further(patch: pytest.MonkeyPatch) -> None:
+    """A batch that runs again also has what was written since."""
+
+    async def replay(self: Query, end: Offsets) -> Offsets:
+        self.core.application.polled()
+        further: Mapping[str, Any] = {
+            topic: attrs.evolve(part, spans={one: attrs.evolve(span, end=span.end + 1) for one, span in part.spans.items()})
+            for topic, part in end.topics.items()
+        }
+        return attrs.evolve(end, topics=further)
+
+    patch.setattr(Query, "check_replay", replay)
+
+
+def scenario(*faults: Fault, **changes: Any) -> QueryScenario:
+    base = QueryScenario(
+        seed=1,
+        protocol="classic",
+        triggers=(NOW,),
+        fail_on_data_loss=True,
+        pattern=True,
+        interval_s=0.2,
+        max_offsets=None,
+        max_poll_interval_ms=300_000,
+        faults=faults,
+    )
+    return attrs.evolve(base, **changes)
+
+
+#: Kills at many moments of the first runs.
+KILLS = tuple(Fault(at_ms, "kill") for at_ms in range(700, 30_000, 900))
+
+PLANTED = [
+    pytest.param(old_end_offsets, scenario(triggers=(CONTINUOUS,)), "nothing new", id="old end offsets"),
+    pytest.param(
+        forgetful_restarts,
+        scenario(*(Fault(at_ms, "delete", 0, 2, 9_000) for at_ms in range(3_000, 34_000, 10_000))),
+        "silent loss",
+        id="forgetful restarts",
+    ),
+    pytest.param(
+        kept_targets,
+        scenario(Fault(2_000, "delete", 0, 2, 40_000), fail_on_data_loss=False, max_offsets=7),
+        "fails without a reason",
+        id="kept targets",
+    ),
+    pytest.param(
+        unknown_is_nothing,
+        scenario(Fault(20_000, "hang", 0, 0, 12_000), Fault(20_000, "hang", 1, 0, 12_000), triggers=(CONTINUOUS,)),
+        "nothing new",
+        id="unknown is nothing new",
+    ),
+    pytest.param(
+        unproven_commits,
+        scenario(triggers=(CONTINUOUS,), max_poll_interval_ms=8_000, interval_s=12.0),
+        "commits",
+        id="unproven commits",
+    ),
+    pytest.param(replays_go_further, scenario(*KILLS, max_offsets=7), "same rows", id="replays go further"),
+]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(("plant", "played", "rule"), PLANTED)
+def test_a_planted_bug_breaks_a_rule(
+    monkeypatch: pytest.MonkeyPatch, plant: Any, played: QueryScenario, rule: str, protocol: str
+) -> None:
+    played = attrs.evolve(played, protocol=protocol)
+    sound = play_queries(played)
+    assert sound.violation is None, "\n".join(sound.lines[-40:])
+    plant(monkeypatch)
+    outcome = play_queries(played)
+    assert outcome.violation is not None
+    assert outcome.violation.rule == rule, outcome.violation
