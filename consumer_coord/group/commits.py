@@ -42,7 +42,7 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import PRINCIPAL_REFUSED
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_commit
-from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, is_other
+from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, Metadata, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
@@ -66,6 +66,10 @@ _UNKNOWN_TOPIC_S = 0.5
 
 #: Seconds between two checks whether a broker has responded, while the member is being closed.
 _CHECK_BROKERS_S = 0.25
+
+#: How long a broker's topic ids count as present, in seconds. It keeps a program that commits each record from asking for the
+#: ids each time, and is shorter than it takes to delete and create a topic.
+_PRESENT_S = 0.02
 
 _COMMIT = "OffsetCommit"
 
@@ -191,6 +195,8 @@ class CommitLane:
         self.confirmed: dict[TopicPartition, int] = {}
         #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.
         self._unknown_since: dict[TopicPartition, float] = {}
+        #: Before Kafka 4.1, the last request for topic ids: the loop time when it began, the topics, and the response.
+        self._present: tuple[float, frozenset[str], Metadata] = (float("-inf"), frozenset(), Metadata())
         #: Error of the last request, while the request is sent again.
         self.obstacle: str = ""
 
@@ -370,37 +376,41 @@ class CommitLane:
             self._notify()
             deadline = Deadline(max(ticket.ends for ticket in self._sending if not ticket.done))
             used = self._member.generation_state
-            started = now()
-            try:
-                broker = await self._link.find(deadline)
-                offsets = await self._of_present_topics(offsets, broker, deadline)
-                if not offsets:
-                    return
-                answer: OffsetCommitResponse = await self._link.ask(
-                    broker,
-                    offset_commit(self._request(offsets, used)),
-                    timeout_ms=self._with.config.request_timeout_ms,
-                    patience_ms=max(1.0, deadline.remaining_ms),
-                )
-            except RetriableError as error:
-                last = error
-            else:
-                self._metrics.record("commit", (now() - started) * 1000)
-                last = self._excused(answer)
-                if last is None:
-                    offsets, last = self._read(answer, offsets, used, broker)
-                self._notify()
-                if not offsets:
-                    return
-                if last is not None and last.code in _REFUSED:
-                    offsets = await self._after_rebalance(offsets, used, deadline, last.code)
-                    if self._member.generation_state != used or not self._member.rebalancing:
-                        retries = 0
-                        continue
-                    # No sync happened: the member is leaving, and the group may still be completing its rebalance.
+            offsets, last = await self._send_once(offsets, used, deadline)
+            if last is not None and last.code in _REFUSED:
+                offsets = await self._after_rebalance(offsets, used, deadline, last.code)
+                if self._member.generation_state != used or not self._member.rebalancing:
+                    retries = 0
+                    continue
+                # No sync happened: the member is leaving, and the group may still be completing its rebalance.
             if offsets:
                 await asyncio.sleep(deadline.within(self._with.cluster.backoff.ms(retries)) / 1000)
                 retries += 1
+
+    async def _send_once(
+        self, offsets: _Offsets, used: Generation, deadline: Deadline
+    ) -> tuple[_Offsets, CoordinatorError | None]:
+        """Send the offsets; return those that have no outcome yet, and why."""
+        started = now()
+        try:
+            broker = await self._link.find(deadline)
+            offsets = await self._of_present_topics(offsets, broker, deadline)
+            if not offsets:
+                return offsets, None
+            answer: OffsetCommitResponse = await self._link.ask(
+                broker,
+                offset_commit(self._request(offsets, used)),
+                timeout_ms=self._with.config.request_timeout_ms,
+                patience_ms=max(1.0, deadline.remaining_ms),
+            )
+        except RetriableError as error:
+            return offsets, error
+        self._metrics.record("commit", (now() - started) * 1000)
+        last: CoordinatorError | None = self._excused(answer)
+        if last is None:
+            offsets, last = self._read(answer, offsets, used, broker)
+        self._notify()
+        return offsets, last
 
     def _fenced(self, offsets: _Offsets) -> _Offsets:
         """Fail offsets that the broker would accept but must not receive.
@@ -432,10 +442,13 @@ class CommitLane:
         version = self._with.cluster.version_spoken(broker, OffsetCommitRequest)
         if not known or (len(known) == len(ids) and version is not None and version > OFFSET_COMMIT_BY_NAME):
             return offsets
-        limit_ms = min(deadline.remaining_ms, self._with.config.request_timeout_ms)
-        present = await self._with.cluster.topic_metadata(
-            broker, frozenset(partition.topic for partition in known), timeout_ms=limit_ms
-        )
+        topics = frozenset(partition.topic for partition in known)
+        began, asked, present = self._present
+        if now() - began > _PRESENT_S or not topics <= asked:
+            limit_ms = min(deadline.remaining_ms, self._with.config.request_timeout_ms)
+            began = now()
+            present = await self._with.cluster.topic_metadata(broker, topics, timeout_ms=limit_ms)
+            self._present = began, topics, present
         deleted = {partition for partition, topic_id in known.items() if is_other(topic_id, present.topic_id(partition))}
         for partition in sorted(deleted):
             self._answer(offsets[partition], partition, commit_errors.deleted_topic(partition))
