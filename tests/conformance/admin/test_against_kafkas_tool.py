@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import attrs
 import pytest
 from confluent_kafka import Producer
 
@@ -25,6 +27,12 @@ def produce(kafka: KafkaCluster, topic: str, partitions: int, each: int) -> None
 def same_lines(ours: Ran, theirs: Ran) -> None:
     """The same lines; where two members have as many partitions, Kafka's tool puts either first."""
     assert (ours.lines[0], sorted(ours.lines)) == (theirs.lines[0], sorted(theirs.lines))
+
+
+def without_lag_of_uncommitted(ran: Ran) -> Ran:
+    """Return the output without the lag of partitions without a commit, for which Kafka's tool shows ``-``."""
+    row = re.compile(r"^((?:\S+ +){3}- +\d+ +)(\d+)(?= )", re.MULTILINE)
+    return attrs.evolve(ran, out=row.sub(lambda found: f"{found[1]}{'-'.ljust(len(found[2]))}", ran.out))
 
 
 @pytest.fixture
@@ -52,8 +60,8 @@ def test_a_living_group(
     for flags in ([], ["--members"], ["--state", "--verbose"]):
         ours, theirs = run("describe", group, *flags), kafka_tool("--describe", "--group", group, *flags)
         assert ours.code == 0
-        same_lines(ours, theirs)
-        same_lines(run("--describe", "--group", group, *flags), theirs)
+        same_lines(without_lag_of_uncommitted(ours), theirs)
+        same_lines(without_lag_of_uncommitted(run("--describe", "--group", group, *flags)), theirs)
 
     # Only our tool shows subscriptions, decoded from any client.
     ours, theirs = (
