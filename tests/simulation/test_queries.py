@@ -13,6 +13,7 @@ from consumer_coord.simulation.queries import CONTINUOUS, NOW, QueryScenario, dr
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.spark import query as queries
 from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.spark.end_offsets import EndOffsets
 from consumer_coord.spark.ledger import NONE, Holding, Key, Ledger
 from consumer_coord.spark.planner import Answer, Ends, NothingNew, Unknown, plan
 from consumer_coord.spark.query import Query
@@ -33,16 +34,16 @@ def test_equal_scenarios_have_equal_timelines() -> None:
 
 def old_end_offsets(patch: pytest.MonkeyPatch) -> None:
     """An idle query plans from end offsets that are up to a second old (processAllAvailable returns too early)."""
-    look, answer = Query._look_up_ends, plan
+    look, answer = EndOffsets.look, plan
 
-    async def lazy(self: Query, called_s: float) -> Unknown | None:
-        recent = now() - self._ends.view.at_s < 1.0 and self._ends.view.ends.keys() >= self.ledger.ready.keys()
-        return None if recent else await look(self, called_s)
+    async def lazy(self: EndOffsets, positions: Mapping[TopicPartition, int], *rest: Any) -> bool:
+        recent = now() - self.view.at_s < 1.0 and self.view.ends.keys() >= positions.keys()
+        return recent or await look(self, positions, *rest)
 
     def unaware(ledger: Ledger, start: Offsets, ends: Ends, *rest: Any) -> Answer:
         return answer(ledger, start, attrs.evolve(ends, current=True), *rest)
 
-    patch.setattr(Query, "_look_up_ends", lazy)
+    patch.setattr(EndOffsets, "look", lazy)
     patch.setattr(queries, "plan", unaware)
 
 

@@ -95,5 +95,6 @@ def test_access_that_is_withdrawn_while_the_query_is_idle_ends_it(queries: Queri
 
 
 def test_a_sink_is_refused_with_the_format_that_writes(queries: Queries) -> None:
+    writer = queries.frame("orders").writeStream.format(KafkaGroupSource.name())
     with pytest.raises(Exception, match=r"kafka_group reads only.*Spark's own format 'kafka'"):
-        queries.frame("orders").writeStream.format(KafkaGroupSource.name()).option("checkpointLocation", "c").start()
+        await_end(writer.option("checkpointLocation", str(queries.directory / "c")).start())
