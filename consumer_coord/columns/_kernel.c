@@ -11,7 +11,6 @@
  *   4. Exported arrays share the store's buffers by a reference count.  They outlive the builder and the Python objects.
  */
 #ifndef WITHOUT_PYTHON
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #endif
 
@@ -1649,10 +1648,11 @@ static PyType_Spec batches_spec = {
 /* Builder(columns, limit): the numbers of the columns in order, as bytes */
 static PyObject *builder_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    const char *order;
+    PyObject *given;
+    char *order;
     Py_ssize_t columns, limit;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "y#n", &order, &columns, &limit))
+    if (!PyArg_ParseTuple(args, "Sn", &given, &limit) || PyBytes_AsStringAndSize(given, &order, &columns) < 0)
         return NULL;
     unsigned chosen = 0;
     for (Py_ssize_t i = 0; i < columns; i++) {
@@ -1690,12 +1690,13 @@ static PyObject *builder_append(PyObject *object, PyObject *args)
     BuilderObject *self = (BuilderObject *)object;
     const struct module_state *module = PyType_GetModuleState(Py_TYPE(object));
     BatchesObject *batches;
-    const char *topic;
+    PyObject *name;
+    char *topic;
     Py_ssize_t topic_size;
     int partition;
     long long max_records, max_bytes, end = INT64_MAX;
-    if (!PyArg_ParseTuple(args, "O!y#iLL|L", module->batches, &batches, &topic, &topic_size, &partition, &max_records, &max_bytes,
-                          &end))
+    if (!PyArg_ParseTuple(args, "O!SiLL|L", module->batches, &batches, &name, &partition, &max_records, &max_bytes, &end)
+        || PyBytes_AsStringAndSize(name, &topic, &topic_size) < 0)
         return NULL;
     if (!enter(&self->busy))
         return NULL;

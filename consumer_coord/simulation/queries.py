@@ -30,6 +30,7 @@ from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.printable import get_logger
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline
@@ -225,7 +226,7 @@ class QueryWorld:
 
     async def course(self) -> None:
         """Play the run from start to end; raise :class:`Violation` when a rule is violated."""
-        logger = logging.getLogger("consumer_coord.spark.query")
+        logger = get_logger("consumer_coord.spark.query")
         losses = Losses(self.reports)
         logger.addHandler(losses)
         self.cluster.start()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,7 @@ def test_without_kernel_and_pyarrow_the_error_names_both() -> None:
 def test_the_twin_decodes_without_numpy() -> None:
     program = """
 import sys
+from pathlib import Path
 sys.modules["numpy"] = None
 from tests.support.columns.batches import Rec, batch
 from consumer_coord.columns import Columns, CompletedFetch
@@ -76,6 +79,7 @@ def test_an_unknown_kernel_is_refused() -> None:
 def test_a_compressed_batch_without_cramjam_says_what_to_install() -> None:
     program = """
 import sys
+from pathlib import Path
 from tests.support.columns.batches import Rec, batch
 data = batch([Rec(0)]) + batch([Rec(0)], 1, codec="lz4")
 for name in [one for one in sys.modules if one.partition(".")[0] == "cramjam"]:
@@ -92,3 +96,11 @@ finally:
     ran = run(program)
     assert ran.stdout == "1 1\n"
     assert ran.stderr.endswith("ImportError: cramjam is not installed: pip install 'consumer-coord[columns]'\n")
+
+
+def test_a_kernel_that_was_built_by_another_python_works_here() -> None:
+    """The format ``#`` means another function in the headers of Python 3.13 than before, so such a binary fails on 3.11."""
+    source = (Path(kernel.__file__).parent / "_kernel.c").read_text()
+    formats = re.findall(r'Py(?:Arg_Parse\w*|_BuildValue)\([^"]*"([^"]*)"', source)
+    assert len(formats) > 5
+    assert not [one for one in formats if "#" in one]
