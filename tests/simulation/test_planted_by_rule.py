@@ -46,7 +46,8 @@ def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
         stored.update({(id(self), one): value.stored for one, value in self.table.items() if value.stored.position})
 
     def remembering(self: Engine, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
-        again = {one: stored.get((id(self), one), value.stored) for one, value in values.items()}
+        # The former object is sealed, so that it accepts no further position.
+        again = {one: Stored(stored.get((id(self), one), value.stored).position) for one, value in values.items()}
         begin(self, event, {one: attrs.evolve(value, stored=again[one]) for one, value in values.items()})
 
     patch.setattr(Engine, "_put", noting)
@@ -73,7 +74,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     ),
     "rewind": (
         _remember_what_was_stored_before_a_revoke,
-        history(Fault(3_000, "start", 0, 0), Fault(7_000, "stop", 1, 0), members=1, protocol="classic", commit="store"),
+        history(Fault(3_000, "start", 0, 0), Fault(9_000, "stop", 1, 0), members=1, protocol="classic", commit="store"),
     ),
     "exclusive": (
         _keep_what_was_held_when_the_membership_is_gone,
