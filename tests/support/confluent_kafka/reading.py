@@ -301,7 +301,7 @@ def calls_of_a_closed_consumer(w: World) -> Any:
     try:
         c.memberid()
     except RuntimeError as error:
-        return error.args[0]
+        return str(error)
 
 
 @program
