@@ -76,7 +76,7 @@ def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
 
 
 #: Kinds of faults that were added later: a seed draws these in addition to the first kinds.
-LATER_KINDS = {"recreate", "stall", "linger", "cut", "trip", "farewell"}
+LATER_KINDS = {"recreate", "stall", "linger", "cut", "trip", "farewell", "lack", "foreign", "refuse", "senseless", "groupless"}
 
 
 def _without_later_kinds(scenario: Scenario) -> Scenario:
