@@ -817,9 +817,10 @@ class MemberProcess:
             raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, but does not own it")
         if self.spec.auto:
             holding.acknowledged = self._stage.checkers.committed_by(holding)
-        self._stage.checkers.ends(holding, how)
+        beside = self._closes_beside or self._raised
+        self._stage.checkers.ends(holding, how, beside=beside)
         if self._left and how == "revoked" and self._undisturbed:
-            beside, log_start = self._closes_beside or self._raised, self._stage.cluster.log_start(partition)
+            log_start = self._stage.cluster.log_start(partition)
             check = partial(self._stage.checkers.farewell, holding, log_start, beside=beside)
             if self.spec.commit == "store":
                 self._farewells.append(check)

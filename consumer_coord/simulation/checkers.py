@@ -688,8 +688,11 @@ class Checkers:
                 " has no such commit",
             )
 
-    def ends(self, holding: Holding, how: str) -> None:
-        """Record that a member no longer owns a partition. ``how`` is revoked, lost, closed or killed."""
+    def ends(self, holding: Holding, how: str, *, beside: bool = False) -> None:
+        """Record that a member no longer owns a partition. ``how`` is revoked, lost, closed or killed.
+
+        ``beside``: the last delivery is not finished, see :meth:`farewell`.
+        """
         if holding.ended is not None:
             raise Violation("callbacks", f"{holding.owner.name} lost {holding.partition} twice: {holding.ended}, then {how}")
         holding.ended = how
@@ -697,6 +700,7 @@ class Checkers:
         if holding in holders:
             holders.remove(holding)
         truth = self._truths[holding.partition]
+        truth.finished = min(holding.delivery, holding.processed) if beside else math.inf
         if holding.may_begin and holding not in truth.holdings:
             truth.ended.append(holding)
         if len(holders) < 2:
@@ -727,6 +731,10 @@ class Checkers:
             )
 
     # -- after the last event ---------------------------------------------------------------------------------------
+
+    def finished(self, partition: TopicPartition) -> float:
+        """Return the end of the records that the last owner had finished when it closed; infinite if it had finished all."""
+        return self._truths[partition].finished
 
     def covered(self, partition: TopicPartition) -> int:
         """Return the offset of the first record that was not processed yet."""

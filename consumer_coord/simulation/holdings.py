@@ -163,6 +163,8 @@ class PartitionTruth:
     went_back: bool = False
     #: The offset below which every record was processed at least once.
     covered: int = 0
+    #: The end of the records that the last owner had finished when it closed; infinite if it had finished all.
+    finished: float = math.inf
     #: Processed ranges of offsets above ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     holdings: list[Holding] = attrs.field(factory=list)

@@ -344,7 +344,7 @@ class _Course(World):
             read = self.checkers.covered(partition) == end
             emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.checkers.went_back(partition)
-            late = late and partition not in nothing_read
+            late = late and partition not in nothing_read and committed < self.checkers.finished(partition)
             # If a partition was lost while the members closed, its next owner would read the remaining records again.
             if partition.topic in wanted and end and late and not self.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all members closed, but {partition} is committed up to {committed} of {end}")

@@ -107,6 +107,7 @@ WHAT_IT_WAS = {
     268000796: "a seek in a topic that was deleted counted as one in the topic that was made again, of which less was read",
     270000241: "a join was abandoned in the moment in which it was to be sent again: the heartbeat task crashed",
     271000422: "sought in a topic made again, out of range, begun by the policy: commits of that named the former one",
+    31000: "another task closed a consumer with a delivery in hand; the checkers wanted its records committed",
     4100001448: "a static member stopped in its first join, and, as in Kafka, a failed conversion kept it for five minutes",
     271000601: "an application that stores offsets itself was to commit in a log that retention had emptied",
     274000006: "a coordinator that loaded the group refused a member that had none of the assignors that it knew of the others",
