@@ -64,7 +64,7 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
 
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer."""
-    return DataPlaneOf(consumer._worker, consumer._librdkafka)
+    return DataPlaneOf(consumer._worker, librdkafka(consumer))
 
 
 def librdkafka(consumer: GroupConsumer | AsyncGroupConsumer) -> Librdkafka:
