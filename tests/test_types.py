@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attr
+import attrs
 import pytest
 
 from tests.test_structure import ROOT
@@ -55,10 +57,17 @@ def test_wrong_topics_keywords_and_callbacks_are_found(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory of packages as an installation makes it; pyright cannot read the finder of an editable one."""
+    """Return a directory of packages as an installation makes it; pyright cannot read the finder of an editable one.
+
+    attrs is in it, too, because pyright asks the interpreter where its packages are. If the answer is late, on a busy machine,
+    it takes the packages of another interpreter on the path.
+    """
     packages = tmp_path_factory.mktemp("site")
     for name in ("assignors", "consumer_coord"):
         (packages / name).symlink_to(ROOT / name)
+    for module in (attr, attrs):
+        folder = Path(module.__file__).parent
+        (packages / folder.name).symlink_to(folder)
     return packages
 
 
