@@ -1,20 +1,23 @@
 """The options of the ``kafka_group`` source, with the names of Spark's own Kafka source for options that both sources have.
 
-An invalid option is an error at ``load()``. The error names the option, the value and the remedy. This module opens no
-connection.
+A stream (``spark.readStream``) and a bounded read (``spark.read``) have most options in common; :data:`_OPTIONS` has the
+differences. An error names the option, the value and the remedy. This module opens no connection.
 """
 
 from __future__ import annotations
 
 import difflib
+import enum
+import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.starting_offsets_option import Starting, parse_starting
+from consumer_coord.spark.starting_offsets_option import OffsetLimit, Starting, parse_bounded, parse_starting
 from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
+from consumer_coord.topic_partition import TopicPartition, flatten
 
 if TYPE_CHECKING:
     from assignors.base import Assignor
@@ -31,29 +34,67 @@ HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
 
-_NAMES = """
-    allowEager assignor failOnDataLoss group.id group.instance.id includeHeaders kafka.bootstrap.servers
-    kafkaConsumer.pollTimeoutMs maxOffsetsPerTrigger maxRecordsPerPartition maxTriggerDelay minOffsetsPerTrigger
+
+class MissingOptionError(ConfigurationError):
+    """Raised if a required option is missing; the options of a table may still contain it."""
+
+
+class Mode(enum.Enum):
+    """How Spark uses the source."""
+
+    STREAM = "a stream"
+    BOUNDED = "a bounded read"
+
+
+@attrs.frozen
+class _Option:
+    """An option, and why it is rejected in one of the modes, or in both; None where it is accepted."""
+
+    name: str
+    in_stream: str | None = None
+    in_bounded: str | None = None
+
+    def rejected(self, mode: Mode) -> str | None:
+        """Return why the option is rejected in this mode, or None."""
+        return self.in_stream if mode is Mode.STREAM else self.in_bounded
+
+
+_IN_BOTH = """
+    failOnDataLoss group.id includeHeaders kafka.bootstrap.servers kafkaConsumer.pollTimeoutMs maxRecordsPerPartition
     minPartitions packer startingOffsets startingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingTimestamp
     subscribe subscribePattern
 """
-_KNOWN = {name.lower(): name for name in _NAMES.split()}
+_NO_END = "a stream has no end; use Trigger.AvailableNow to read all present records, or spark.read to read a range once"
+_NO_GROUP = "spark.read joins no group; use spark.readStream, or remove the option"
+_NO_TRIGGER = "spark.read has no triggers; endingOffsets sets its end, and maxRecordsPerPartition the size of its tasks"
 
-#: Unsupported option -> the reason. The table has options of Spark's own source, and other plausible names.
-_REFUSED = {
-    "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
-    "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read all present records",
-    "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
-    "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read all present records",
-    "groupidprefix": "the query joins a real group; name it with group.id",
-    "checkpointlocation": "it belongs to writeStream, and kafka_group reads only, because it is a consumer: set it on the"
-    " writeStream of another format, and write to Kafka with Spark's own format 'kafka'",
-    "path": "Kafka has no paths; call load() without one and name topics with subscribe",
-    "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the interval",
-    "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the interval",
-    "usedeprecatedoffsetfetching": "look-ups of offsets never use a consumer; remove this option",
-    "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark has finished its batch",
-}
+_TABLE = (
+    *map(_Option, _IN_BOTH.split()),
+    *(_Option(name, in_bounded=_NO_GROUP) for name in ("allowEager", "assignor", "group.instance.id")),
+    *(_Option(name, in_bounded=_NO_TRIGGER) for name in ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")),
+    *(_Option(name, in_stream=_NO_END) for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")),
+    _Option(
+        "assign",
+        in_stream="the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
+    ),
+    *(
+        # Options of Spark's own source, and other plausible names.
+        _Option(name, why, why)
+        for name, why in {
+            "groupIdPrefix": "a query joins a real group; name it with group.id",
+            "checkpointLocation": "it belongs to writeStream, and kafka_group reads only, because it is a consumer: set it on"
+            " the writeStream of another format, and write to Kafka with Spark's own format 'kafka'",
+            "path": "Kafka has no paths; call load() without one and name topics with subscribe",
+            "fetchOffset.numRetries": "look-ups are retried until default.api.timeout.ms; kafka.retry.backoff.ms sets the"
+            " interval",
+            "fetchOffset.retryIntervalMs": "look-ups are retried until default.api.timeout.ms; kafka.retry.backoff.ms sets the"
+            " interval",
+            "useDeprecatedOffsetFetching": "look-ups of offsets never use a consumer; remove this option",
+            "asyncProgressTrackingEnabled": "a range is committed to Kafka only after Spark has finished its batch",
+        }.items()
+    ),
+)
+_OPTIONS: Final = {one.name.lower(): one for one in _TABLE}
 
 #: Settings that the source itself determines -> the reason, or the option to use instead.
 _RESERVED = {
@@ -90,19 +131,14 @@ _TABLE_PROPERTIES = {"collation", "comment", "external", "is_managed_location", 
 
 
 @attrs.frozen(kw_only=True)
-class Options:
-    """The parsed options of a query. Times are in milliseconds; None means that there is no limit."""
+class ReadOptions:
+    """The parsed options that a stream and a bounded read have in common. None means that there is no limit."""
 
     settings: Mapping[str, Any] = attrs.field(repr=False)
-    """Kafka's settings, by their dotted names, for the coordinator and librdkafka; includes ``group.id``."""
+    """Kafka's settings, by their dotted names, for the control plane and librdkafka."""
     topics: tuple[str, ...]
     pattern: str | None
-    assignor: str
-    allow_eager: bool
     starting: Starting
-    max_offsets: int | None
-    min_offsets: int | None
-    max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
@@ -110,14 +146,10 @@ class Options:
     poll_timeout_ms: int
     packer: str | None
 
-    def assignors(self) -> tuple[Assignor, ...] | None:
-        """Return the assignors that the option names, or None in the consumer protocol; raise ``ConfigurationError``."""
-        return None if modern(self.settings) else load_assignors(self.assignor, allow_eager=self.allow_eager)
-
     @property
     def group(self) -> str:
-        """Return the group id."""
-        return str(self.settings["group.id"])
+        """Return the group id; empty for a bounded read without a group."""
+        return str(self.settings.get("group.id") or "")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -129,7 +161,7 @@ class Options:
         # Imported here, because the workers of executors do not need the module and start faster without it.
         from consumer_coord.config import parse
 
-        return parse(with_callbacks(self.settings))
+        return parse(with_callbacks(self.settings), needs_group=False)
 
     def data_plane(self) -> dict[str, Any]:
         """Return the settings of an executor's data plane. ``oauth_cb`` is still a text: see :func:`with_callbacks`."""
@@ -155,14 +187,38 @@ class Options:
         return f"subscribePattern={self.pattern!r}" if self.pattern is not None else f"subscribe={','.join(self.topics)!r}"
 
 
+@attrs.frozen(kw_only=True)
+class Options(ReadOptions):
+    """The parsed options of a streaming query, which has a group. Times are in milliseconds."""
+
+    assignor: str
+    allow_eager: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_trigger_delay_ms: int
+
+    def assignors(self) -> tuple[Assignor, ...] | None:
+        """Return the assignors that the option names, or None in the consumer protocol; raise ``ConfigurationError``."""
+        return None if modern(self.settings) else load_assignors(self.assignor, allow_eager=self.allow_eager)
+
+
+@attrs.frozen(kw_only=True)
+class BoundedOptions(ReadOptions):
+    """The parsed options of a bounded read."""
+
+    ending: OffsetLimit
+    assigned: frozenset[TopicPartition] | None
+    """The partitions of the option ``assign``; None for all partitions of the topics."""
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Check a query's options; names are case-insensitive, as everywhere in Spark.
+    """Check a streaming query's options; names are case-insensitive, as everywhere in Spark.
 
     Raise :class:`~consumer_coord.errors.ConfigurationError`.
     """
     options = _named(given)
-    _check_names(options)
-    settings = _settings(options)
+    _check_names(options, Mode.STREAM)
+    settings = _stream_settings(options)
     topics, pattern = _subscription(options)
     minimum = _integer(options, "minOffsetsPerTrigger")
     maximum = _integer(options, "maxOffsetsPerTrigger")
@@ -175,28 +231,90 @@ def parse_options(given: Mapping[str, str]) -> Options:
             "maxTriggerDelay has no effect without minOffsetsPerTrigger: set minOffsetsPerTrigger, or remove maxTriggerDelay"
         )
     parsed = Options(
+        **_common(options),
         settings=settings,
         topics=topics,
         pattern=pattern,
+        starting=parse_starting(options),
         assignor=options.get("assignor", DEFAULT_ASSIGNOR),
         allow_eager=_boolean(options, "allowEager", False),
-        starting=parse_starting(options),
         max_offsets=maximum,
         min_offsets=minimum,
         max_trigger_delay_ms=_duration_ms(options, "maxTriggerDelay", 15 * 60_000),
-        min_partitions=_integer(options, "minPartitions"),
-        max_records_per_partition=_integer(options, "maxRecordsPerPartition"),
-        fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
-        include_headers=_boolean(options, "includeHeaders", False),
-        poll_timeout_ms=_integer(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
-        packer=options.get("packer"),
     )
-    _check_starting(parsed)
-    # Both calls raise an exception if a function cannot be loaded; the first also raises one for an eager assignor.
+    _check_limit(parsed.starting, parsed)
+    # Raises an exception if an assignor cannot be loaded, or is eager.
     parsed.assignors()
+    _check_code_and_security(parsed)
+    return parsed
+
+
+def parse_bounded_options(given: Mapping[str, str]) -> BoundedOptions:
+    """Check the options of a bounded read, as :func:`parse_options` does. Only ``startingOffsets=group`` needs ``group.id``."""
+    options = _named(given)
+    _check_names(options, Mode.BOUNDED)
+    settings = _settings(options)
+    assigned = _assigned(options)
+    topics, pattern = _subscription(options) if assigned is None else (tuple(sorted({one.topic for one in assigned})), None)
+    starting, ending = parse_bounded(options)
+    if starting.at_commits and not settings.get("group.id"):
+        raise MissingOptionError("startingOffsets='group' needs group.id: set it to the group whose commits are the start")
+    parsed = BoundedOptions(
+        **_common(options),
+        settings=settings,
+        topics=topics,
+        pattern=pattern,
+        starting=starting,
+        ending=ending,
+        assigned=assigned,
+    )
+    for limit in (starting, ending):
+        _check_limit(limit, parsed)
+    _check_code_and_security(parsed)
+    return parsed
+
+
+def _common(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of :class:`ReadOptions` that every mode parses alike."""
+    return {
+        "min_partitions": _integer(options, "minPartitions"),
+        "max_records_per_partition": _integer(options, "maxRecordsPerPartition"),
+        "fail_on_data_loss": _boolean(options, "failOnDataLoss", True),
+        "include_headers": _boolean(options, "includeHeaders", False),
+        "poll_timeout_ms": _integer(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        "packer": options.get("packer"),
+    }
+
+
+def _check_code_and_security(parsed: ReadOptions) -> None:
     load_packer(parsed.packer)
     _check_security(parsed.config())
-    return parsed
+
+
+def check_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check options before Spark says whether it streams; return the options of a mode in which they are right.
+
+    Raise the ``ConfigurationError`` of the likelier mode if the options are wrong in both.
+    """
+    parsers = {Mode.STREAM: parse_options, Mode.BOUNDED: parse_bounded_options}
+    likely = _likely_mode(given)
+    try:
+        return parsers.pop(likely)(given)
+    except ConfigurationError as error:
+        (other,) = parsers.values()
+        try:
+            return other(given)
+        except ConfigurationError:
+            raise error from None
+
+
+def _likely_mode(given: Mapping[str, str]) -> Mode:
+    names = {name.lower() for name in given}
+    known = [_OPTIONS[name] for name in names & _OPTIONS.keys()]
+    for mode, other in ((Mode.BOUNDED, Mode.STREAM), (Mode.STREAM, Mode.BOUNDED)):
+        if any(one.rejected(mode) is None and one.rejected(other) is not None for one in known):
+            return mode
+    return Mode.STREAM if names & {"group.id", "kafka.group.id"} else Mode.BOUNDED
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
@@ -250,14 +368,19 @@ def _check_security(config: Config) -> None:
             raise ConfigurationError(f"a kafka.* option is wrong: {error}") from error
 
 
-def _check_names(options: Mapping[str, str]) -> None:
+def _check_names(options: Mapping[str, str], mode: Mode) -> None:
     for name in options:
-        if name in _REFUSED:
-            raise ConfigurationError(f"option {name}={options[name]!r}: {_REFUSED[name]}")
-        if name in _KNOWN or name.startswith("kafka."):
+        known = _OPTIONS.get(name)
+        why = None if known is None else known.rejected(mode)
+        if why is not None:
+            raise ConfigurationError(f"option {name}={options[name]!r}: {why}")
+        if known is not None or name.startswith("kafka."):
             continue
-        close = difflib.get_close_matches(name, _KNOWN, 1)
-        hint = f"; did you mean {_KNOWN[close[0]]!r}?" if close else f"; Kafka's own settings need the prefix: kafka.{name}"
+        accepted = [key for key, one in _OPTIONS.items() if one.rejected(mode) is None]
+        close = difflib.get_close_matches(name, accepted, 1)
+        hint = (
+            f"; did you mean {_OPTIONS[close[0]].name!r}?" if close else f"; Kafka's own settings need the prefix: kafka.{name}"
+        )
         raise ConfigurationError(f"kafka_group has no option {name!r}{hint}")
 
 
@@ -267,9 +390,14 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
         if name in settings:
             raise ConfigurationError(f"kafka.{name}={settings[name]!r} cannot be set on this source: {instead}")
     if not settings.get("bootstrap.servers"):
-        raise ConfigurationError("kafka.bootstrap.servers is missing: set it to one or more brokers, host:port,host:port")
+        raise MissingOptionError("kafka.bootstrap.servers is missing: set it to one or more brokers, host:port,host:port")
+    return settings
+
+
+def _stream_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    settings = _settings(options)
     if not settings.get("group.id"):
-        raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
+        raise MissingOptionError("group.id is missing: set it to the name of the consumer group that the query joins")
     settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
     if modern(settings):
         # The query must revoke partitions within this time, so a batch that reads the partitions must end within this time.
@@ -316,11 +444,11 @@ def modern(settings: Mapping[str, Any]) -> bool:
 
 def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     topics, pattern = options.get("subscribe"), options.get("subscribepattern")
-    if (topics is None) == (pattern is None):
-        raise ConfigurationError(
-            "set one of subscribe (topics, separated by commas) and subscribePattern (a regular expression)"
-            + ("" if topics is None else f": subscribe={topics!r} and subscribePattern={pattern!r} exclude each other")
-        )
+    ways = "set one of subscribe (topics, separated by commas) and subscribePattern (a regular expression)"
+    if topics is None and pattern is None:
+        raise MissingOptionError(ways)
+    if topics is not None and pattern is not None:
+        raise ConfigurationError(f"{ways}: subscribe={topics!r} and subscribePattern={pattern!r} exclude each other")
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -336,13 +464,36 @@ def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | No
     return names, None
 
 
-def _check_starting(options: Options) -> None:
+def _assigned(options: Mapping[str, str]) -> frozenset[TopicPartition] | None:
+    """Parse ``assign``, with Spark's JSON: topic -> numbers of partitions."""
+    value = options.get("assign")
+    if value is None:
+        return None
+    for other in ("subscribe", "subscribePattern"):
+        if other.lower() in options:
+            raise ConfigurationError(f"assign and {other} exclude each other: keep one")
+    shape = f'assign={value!r} must be JSON like {{"topic":[0,1]}}'
+    try:
+        read: Any = json.loads(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{shape}: {error}") from error
+    if not isinstance(read, dict) or not all(isinstance(numbers, list) for numbers in read.values()):
+        raise ConfigurationError(shape)
+    if not all(type(number) is int and number >= 0 for numbers in read.values() for number in numbers):
+        raise ConfigurationError(f"{shape}, with partition numbers from 0")
+    found = flatten(read)
+    if not found:
+        raise ConfigurationError(f"{shape}: it names no partition")
+    return found
+
+
+def _check_limit(limit: OffsetLimit, options: ReadOptions) -> None:
     if options.pattern is not None:
         return
-    for partition in options.starting.named():
+    for partition in limit.named():
         if partition.topic not in options.topics:
             raise ConfigurationError(
-                f"{options.starting.option} names topic {partition.topic!r}, which {options.subscription()} does not contain"
+                f"{limit.option} names topic {partition.topic!r}, which {options.subscription()} does not contain"
             )
 
 
