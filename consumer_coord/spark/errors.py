@@ -14,7 +14,7 @@ class DataLossError(FatalError):
 
 
 class MissingTopicError(FatalError):
-    """Raised if a run that ends (Trigger.AvailableNow, Trigger.Once) subscribes to a topic that does not exist."""
+    """Raised if a run that ends (Trigger.AvailableNow, Trigger.Once), or a bounded read, names a topic that does not exist."""
 
 
 class ReadStalledError(FatalError):

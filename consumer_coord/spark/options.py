@@ -10,14 +10,14 @@ import difflib
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.starting_offsets_option import OffsetLimit, Starting, parse_bounded, parse_starting
 from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
-from consumer_coord.topic_partition import TopicPartition, flatten
+from consumer_coord.topic_partition import TopicPartition, flatten, listed
 
 if TYPE_CHECKING:
     from assignors.base import Assignor
@@ -95,6 +95,12 @@ _TABLE = (
     ),
 )
 _OPTIONS: Final = {one.name.lower(): one for one in _TABLE}
+#: Options that exclude each other, in lower case.
+ALTERNATIVES: Final = (
+    frozenset({"assign", "subscribe", "subscribepattern"}),
+    frozenset({"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"}),
+    frozenset({"endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp"}),
+)
 
 #: Settings that the source itself determines -> the reason, or the option to use instead.
 _RESERVED = {
@@ -210,6 +216,10 @@ class BoundedOptions(ReadOptions):
     assigned: frozenset[TopicPartition] | None
     """The partitions of the option ``assign``; None for all partitions of the topics."""
 
+    def subscription(self) -> str:
+        """Return the partitions or the subscription as a text for messages."""
+        return ReadOptions.subscription(self) if self.assigned is None else f"assign={listed(self.assigned)!r}"
+
 
 def parse_options(given: Mapping[str, str]) -> Options:
     """Check a streaming query's options; names are case-insensitive, as everywhere in Spark.
@@ -296,7 +306,10 @@ def check_options(given: Mapping[str, str]) -> ReadOptions:
 
     Raise the ``ConfigurationError`` of the likelier mode if the options are wrong in both.
     """
-    parsers = {Mode.STREAM: parse_options, Mode.BOUNDED: parse_bounded_options}
+    parsers: dict[Mode, Callable[[Mapping[str, str]], ReadOptions]] = {
+        Mode.STREAM: parse_options,
+        Mode.BOUNDED: parse_bounded_options,
+    }
     likely = _likely_mode(given)
     try:
         return parsers.pop(likely)(given)
@@ -322,12 +335,9 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
 
     Raise ``ConfigurationError`` for a secret whose name does not make Spark hide it. No error contains a value.
     """
-    options = {key.lower(): str(value) for key, value in given.items()}
-    of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
-    if of_a_table:
-        # For CREATE TABLE ... USING kafka_group, Spark adds this prefix to the options, and also adds properties of the table.
-        others = {name: value for name, value in options.items() if not name.startswith(_OF_A_TABLE)}
-        options = of_a_table | {name: value for name, value in others.items() if name not in _TABLE_PROPERTIES}
+    options = given_to_table(given)
+    if options is None:
+        options = {key.lower(): str(value) for key, value in given.items()}
     for name, value in options.items():
         if _is_shown_secret(name, value):
             raise ConfigurationError(
@@ -340,6 +350,24 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
         if found.setdefault(key, value) != value:
             raise ConfigurationError(f"{HIDDEN}{key} and {key} contradict each other: keep one")
     return found
+
+
+def given_to_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of ``CREATE TABLE … USING kafka_group``, with names in lower case; None if there is no such statement.
+
+    Spark adds a prefix to these options, and also adds properties of the table.
+    """
+    options = {key.lower(): str(value) for key, value in given.items()}
+    of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
+    if not of_a_table:
+        return None
+    others = {name: value for name, value in options.items() if not name.startswith(_OF_A_TABLE)}
+    return of_a_table | {name: value for name, value in others.items() if name not in _TABLE_PROPERTIES}
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether an option, with its name in lower case, is a secret."""
+    return _SPARK_HIDES.search(name) is not None or _is_shown_secret(name, value)
 
 
 def _is_shown_secret(name: str, value: str) -> bool:

@@ -36,7 +36,7 @@ from consumer_coord.spark.start_lookups import StartLookups
 from consumer_coord.spark.start_offsets import Beginning
 from consumer_coord.spark.status import Status
 from consumer_coord.spark.topic_check import AGAIN_S, TopicCheck, missing_topics
-from consumer_coord.spark.view import View, view_of
+from consumer_coord.spark.view import View, fresh_view
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
@@ -575,13 +575,11 @@ class Query(Holder):
         if waiting is not None:
             self.core.application.polled()
             return waiting
-        version = self.core.cluster.metadata.version + 1
+        options = self._options
         try:
-            view = view_of(await self.core.cluster.refresh(self._deadline), self._options.topics, self._options.pattern)
+            return await fresh_view(self.core.cluster, options.topics, options.pattern, self._deadline)
         except RetriableError as error:
-            return Unknown(str(error))
-        incomplete = view.incomplete(version)
-        return view if incomplete is None else Unknown(f"the topics of {self._options.subscription()}: {incomplete}")
+            return Unknown(f"the topics of {options.subscription()}: {error}")
 
     async def _find_owners(self) -> Unknown | None:
         """Return Unknown until this query or another member owns each partition with unread records.

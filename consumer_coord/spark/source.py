@@ -1,9 +1,12 @@
 """The data source ``kafka_group``: the methods that Spark calls, in several processes.
 
-Spark creates a ``KafkaGroupSource`` at ``load()``, in a short-lived process, which checks every option. Spark creates the
-stream reader again in the query's long-lived planner process. There the stream reader joins the group. A third, short-lived
-process pickles the stream reader for the executors, where only :meth:`KafkaGroupStreamReader.read` runs. So no method here does
-I/O before the first call that needs the group, and a pickled reader contains no membership.
+Spark creates a ``KafkaGroupSource`` at ``load()``, in a short-lived process, which checks every option. For a streaming query,
+Spark creates the stream reader again in the query's long-lived planner process. There the stream reader joins the group. A
+third, short-lived process pickles the stream reader for the executors, where only ``read`` runs. So no method here does I/O
+before the first call that needs the group, and a pickled reader contains no membership.
+
+For a bounded read (``spark.read``), a short-lived process plans the ranges (``bounded_read.py``), and pickles them for the
+executors.
 """
 
 from __future__ import annotations
@@ -11,14 +14,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -26,16 +27,28 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
-from consumer_coord.spark.options import Options, parse_options
-from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
+from consumer_coord.spark.options import (
+    MissingOptionError,
+    Options,
+    ReadOptions,
+    check_options,
+    parse_bounded_options,
+    parse_options,
+)
+from consumer_coord.spark.packing import Range
 from consumer_coord.spark.requirements import check_python
 from consumer_coord.spark.starting_offsets_option import MOST
-from consumer_coord.spark.user_code import OAUTH_CB, load_packer
+from consumer_coord.spark.table_options import options_of, with_options
+from consumer_coord.spark.tasks import TaskReader
+from consumer_coord.spark.user_code import OAUTH_CB
 
 if TYPE_CHECKING:
+    from consumer_coord.spark.bounded_read import KafkaGroupReader
     from consumer_coord.spark.query_membership import QueryMembership
 
 logger: Final = get_logger(__name__)
+
+Parsed = TypeVar("Parsed", bound=ReadOptions)
 
 
 class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed Any here
@@ -51,9 +64,17 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Parse the options once, because the other processes receive this object pickled.
-        self._parsed = parse_options(options)
-        check_data_plane(self._parsed)
+        self._given = dict(options)
+        self._include_headers = False
+        #: The error of an option that is missing unless this is a query of a table, whose options come with its schema.
+        self._missing: MissingOptionError | None = None
+        try:
+            parsed = check_options(options)
+        except MissingOptionError as error:
+            self._missing = error
+        else:
+            self._include_headers = parsed.include_headers
+            check_data_plane(parsed)
         # Spark gives files of --py-files to this process, but not to the planner on the same machine.
         self._py_files = _spark_files_on_path()
 
@@ -68,19 +89,31 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
 
     def schema(self) -> StructType:
         """Return all columns; a query with its own schema may omit some."""
-        return source_schema(self._parsed.include_headers)
+        if self._missing is not None:
+            raise self._missing
+        return with_options(source_schema(self._include_headers), self._given)
 
     def streamReader(self, schema: StructType) -> KafkaGroupStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader, in each process that Spark uses."""
-        check_schema(schema, self._parsed.include_headers)
-        return KafkaGroupStreamReader(self._parsed, schema, self.parallelism or os.cpu_count() or 1)
+        """Return the reader of a streaming query, in each process that Spark uses."""
+        options = self._parsed(parse_options, schema)
+        return KafkaGroupStreamReader(options, schema, self.parallelism or os.cpu_count() or 1)
 
-    def reader(self, schema: StructType) -> NoReturn:
-        """Raise an error for batch queries."""
-        raise ConfigurationError(
-            "kafka_group is for streaming queries: use spark.readStream. With trigger(availableNow=True), the query reads and"
-            " commits all present records, and ends. Spark's own format 'kafka' reads without a group"
-        )
+    def reader(self, schema: StructType) -> KafkaGroupReader:
+        """Return the reader of a bounded read."""
+        # Imported here, because a streaming query does not need the module.
+        from consumer_coord.spark.bounded_read import KafkaGroupReader
+
+        options = self._parsed(parse_bounded_options, schema)
+        return KafkaGroupReader(options, schema, self.parallelism or os.cpu_count() or 1)
+
+    def _parsed(self, parse: Callable[[Mapping[str, str]], Parsed], schema: StructType) -> Parsed:
+        """Return the options, with those of the table to which the schema belongs."""
+        given = options_of(schema, self._given)
+        options = parse(given)
+        if given is not self._given:
+            check_data_plane(options)
+        check_schema(schema, options.include_headers)
+        return options
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Raise an error, because the source does not write."""
@@ -124,7 +157,7 @@ def _spark_files_on_path() -> Sequence[str]:
     return [entry for entry in sys.path if root and Path(entry).is_relative_to(root)]
 
 
-def check_data_plane(options: Options) -> None:
+def check_data_plane(options: ReadOptions) -> None:
     """Check librdkafka's settings with librdkafka: an unknown ``kafka.*`` key is an error at ``load()``."""
     from confluent_kafka import Consumer, KafkaException
 
@@ -137,37 +170,18 @@ def check_data_plane(options: Options) -> None:
         raise ConfigurationError(f"a kafka.* option is wrong: {error.args[0].str()}; remove it or correct it") from error
 
 
-class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is typed Any here
-    """The ranges of one task."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(tuple((each.topic, each.partition, each.start, each.end, each.topic_id) for each in task))
-
-    @property
-    def ranges(self) -> Sequence[Range]:
-        """Return the ranges to read."""
-        return [Range(*each) for each in self.value]
-
-
-class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is typed Any here
+class KafkaGroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is typed Any here
     """The reader of a query: for the planner (all methods but ``read``) and for the executors (only ``read``)."""
 
     def __init__(self, options: Options, schema: StructType, parallelism: int) -> None:
+        super().__init__(options, schema, parallelism)
         self._options = options
-        self._spec = ReadSpec(options.data_plane(), options.fail_on_data_loss, options.poll_timeout_ms)
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
         self._membership: QueryMembership | None = None
         self._last: tuple[Any, Offsets] | None = None
         # The start and the end offsets of the last batch that Spark planned.
         self._ends: tuple[Any, Any] = (None, None)
         # The end offsets of the last batch that Spark committed.
         self._confirmed: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_spec": self._spec, "_schema": self._schema}
-
-    # -- the planner's process --------------------------------------------------------------------------------------
 
     def _member(self) -> QueryMembership:
         if self._membership is None:
@@ -247,7 +261,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         member = self._member()
         if not member.is_planned(batch):
             batch = member.check_replay(batch)
-        return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
+        return self._tasks(batch_ranges(batch))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark will not request ``end`` again.
@@ -273,16 +287,6 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if error is not None and _is_of_json(error):
             raise damaged(self._options.group, "invalid JSON", error) from error
 
-    # -- the executors' processes -----------------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield one task's records."""
-        # Imported here, because a planner does not read records.
-        from consumer_coord.spark.reader import read_ranges
-
-        assert isinstance(partition, GroupInputPartition)
-        return read_ranges(partition.ranges, self._spec, self._schema)
-
 
 def _is_of_json(error: BaseException) -> bool:
     """Return whether a JSON parser raised the error. Such an error names no file, whatever the type of the error is."""
@@ -290,11 +294,10 @@ def _is_of_json(error: BaseException) -> bool:
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "json" for frame, _ in frames)
 
 
-def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:
-    """Return the tasks of a recorded batch. The same batch always gives the same tasks."""
-    ranges = [
+def batch_ranges(batch: Offsets) -> Sequence[Range]:
+    """Return the ranges of a recorded batch."""
+    return [
         Range(partition.topic, partition.partition, span.start, span.end, batch.topics[partition.topic].id)
         for partition, span in batch.spans()
         if span.start < span.end
     ]
-    return pack_with(load_packer(packer), ranges, packing)

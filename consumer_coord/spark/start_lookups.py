@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import NoOffsetError, UnknownTopicError
+from consumer_coord.errors import NoOffsetError, RetriableError, UnknownTopicError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.commit_metadata import topic_id_of
@@ -42,8 +43,8 @@ class StartLookups:
         if await self._has_commits(view, deadline):
             return None
         if self.starting.needs_latest:
-            found = await self._offsets(dict.fromkeys(view.partitions, LATEST), deadline, read_committed=self.read_committed)
-            ends = {partition: one.offset for partition, one in found.items()}
+            wanted = dict.fromkeys(view.partitions, LATEST)
+            ends = await offsets_at(self.core.cluster, wanted, deadline, read_committed=self.read_committed)
             if await self._has_commits(view, deadline):
                 return None
         return Beginning(view.topics, ends)
@@ -95,33 +96,21 @@ class StartLookups:
         outlived = {partition for partition in without_id if by_id[partition] is None}
         return {one: Commit(commit.offset, topic_id_of(commit.metadata), one in outlived) for one, commit in found.items()}
 
-    async def _check_chosen(self, positions: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        """Raise ``NoOffsetError`` for positions after the end of the log, before the query commits them as start offsets."""
-        ends = await self._offsets(dict.fromkeys(positions, LATEST), deadline)
-        beyond = {partition: end.offset for partition, end in ends.items() if end.offset < positions[partition]}
-        if beyond:
-            logs = ", ".join(
-                f"{partition} at {positions[partition]}, but the log ends at {end}" for partition, end in beyond.items()
-            )
-            raise NoOffsetError(f"startingOffsets: {logs}; choose an offset up to the end, or -1 for the latest")
-
     async def _with_positions(
         self, starts: Mapping[TopicPartition, Start], deadline: Deadline
     ) -> Mapping[TopicPartition, Start]:
         chosen = {one: start.position for one, start in starts.items() if start.chosen and start.position}
-        await self._check_chosen(chosen, deadline)
+        ends = await offsets_at(self.core.cluster, dict.fromkeys(chosen, LATEST), deadline)
+        if beyond := {one: end for one, end in ends.items() if end < chosen[one]}:
+            # The query would commit these positions as start offsets.
+            raise beyond_the_end(self.starting.option, chosen, beyond)
         asked = {partition: start.timestamp for partition, start in starts.items() if start.position is None}
-        found = await self._offsets(asked, deadline, read_committed=self.read_committed)
-        beyond = [partition for partition in asked if found[partition].offset < 0 and starts[partition].latest is None]
-        if beyond:
-            stamps = ", ".join(f"{partition} at {asked[partition]}" for partition in beyond)
-            raise NoOffsetError(
-                f"{self.starting.option}: no record at or after the time in {stamps}; choose an earlier time, or set"
-                " startingOffsetsByTimestampStrategy=latest"
-            )
+        found = await offsets_at(self.core.cluster, asked, deadline, read_committed=self.read_committed)
+        if unmatched := [one for one, offset in found.items() if offset < 0 and starts[one].latest is None]:
+            raise no_record_since(self.starting, unmatched)
         placed = {
-            partition: attrs.evolve(starts[partition], position=one.offset if one.offset >= 0 else starts[partition].latest)
-            for partition, one in found.items()
+            partition: attrs.evolve(starts[partition], position=offset if offset >= 0 else starts[partition].latest)
+            for partition, offset in found.items()
         }
         by_reason: dict[str, dict[TopicPartition, int | None]] = {}
         for partition, start in sorted({**starts, **placed}.items()):
@@ -130,9 +119,36 @@ class StartLookups:
             logger.info("starting %s: %s", reason, ", ".join(f"{one} at {offset}" for one, offset in positions.items()))
         return {**starts, **placed}
 
-    async def _offsets(
-        self, wanted: Mapping[TopicPartition, int], deadline: Deadline, *, read_committed: bool = False
-    ) -> Mapping[TopicPartition, ListedOffset]:
-        if not wanted:
-            return {}
-        return (await list_offsets(self.core.cluster, wanted, deadline, read_committed=read_committed)).complete()
+
+async def offsets_at(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline, *, read_committed: bool = False
+) -> Mapping[TopicPartition, int]:
+    """Return the offset of each partition at its timestamp (ms since 1970, LATEST or EARLIEST); -1 if no record is as young.
+
+    Raise the error of a partition whose offset is unknown at the deadline; the error names the partition.
+    """
+    if not wanted:
+        return {}
+    result = await list_offsets(cluster, wanted, deadline, read_committed=read_committed)
+    if result.failed:
+        # An error that no retry can help comes first.
+        partition, error = min(result.failed.items(), key=lambda one: isinstance(one[1], RetriableError))
+        if str(partition) in str(error):
+            raise error
+        raise type(error)(f"the offset of {partition} is not known: {error}", code=error.code) from error
+    return {partition: one.offset for partition, one in result.found.items()}
+
+
+def no_record_since(starting: Starting, partitions: Iterable[TopicPartition]) -> NoOffsetError:
+    """Return the error for partitions without a record as young as their start."""
+    stamps = ", ".join(f"{partition} at {starting.timestamp_of(partition)}" for partition in partitions)
+    return NoOffsetError(
+        f"{starting.option}: no record at or after the time in {stamps}; choose an earlier time, or set"
+        " startingOffsetsByTimestampStrategy=latest"
+    )
+
+
+def beyond_the_end(option: str, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> NoOffsetError:
+    """Return the error for positions after the ends of their logs; ``ends`` has only these partitions."""
+    logs = ", ".join(f"{partition} at {positions[partition]}, but the log ends at {end}" for partition, end in ends.items())
+    return NoOffsetError(f"{option}: {logs}; choose an offset up to the end of the log")

@@ -7,8 +7,11 @@ import uuid
 from collections.abc import Iterable, Mapping, Set
 
 from consumer_coord import lazy_attrs as attrs
+from consumer_coord.errors import RetriableError
 from consumer_coord.group.error_steps import fatal
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 
@@ -48,6 +51,19 @@ class View:
         if self.unclear:
             return ", ".join(f"topic {name!r}: {why}" for name, why in sorted(self.unclear.items()))
         return None
+
+
+async def fresh_view(cluster: ClusterClient, topics: Iterable[str], pattern: str | None, deadline: Deadline) -> View:
+    """Return a complete view from metadata that is requested after this call began.
+
+    Raise ``RetriableError`` while the metadata does not show for certain which topics exist, and the errors of :func:`view_of`.
+    """
+    version = cluster.metadata.version + 1
+    view = view_of(await cluster.refresh(deadline), topics, pattern)
+    incomplete = view.incomplete(version)
+    if incomplete is not None:
+        raise RetriableError(incomplete)
+    return view
 
 
 def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> View:

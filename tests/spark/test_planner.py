@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from consumer_coord.net.metadata import NO_TOPIC_ID
 from consumer_coord.spark.checkpoint import Offsets, from_json
 from consumer_coord.spark.ledger import NONE, TRANSITIONS, Entry, Event, Holding, Key, Ledger, PlannedCommit, State, absent
-from consumer_coord.spark.packing import Packing
+from consumer_coord.spark.packing import Packing, pack
 from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, NothingNew, Unknown, plan
-from consumer_coord.spark.source import plan_tasks
+from consumer_coord.spark.source import batch_ranges
 from consumer_coord.spark.view import TopicView, View
 from consumer_coord.topic_partition import TopicPartition
 
@@ -420,5 +420,5 @@ def test_any_recorded_batch_replays_as_the_same_tasks(sizes: Mapping[TopicPartit
     planned = plan_batch(planner, START, sizes)
     assert planned is not None
     replayed = from_json(json.loads(json.dumps(planned.to_json())), "billing")
-    assert plan_tasks(replayed, None, Packing(cores)) == plan_tasks(planned, None, Packing(cores))
-    assert sum(part.size for task in plan_tasks(replayed, None, Packing(cores)) for part in task) == sum(sizes.values())
+    assert pack(batch_ranges(replayed), Packing(cores)) == pack(batch_ranges(planned), Packing(cores))
+    assert sum(part.size for task in pack(batch_ranges(replayed), Packing(cores)) for part in task) == sum(sizes.values())
