@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.fetch import FetchConfig
-from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.columns import source_schema
+from consumer_coord.spark.options import check_options, parse_bounded_options, parse_options
 from consumer_coord.spark.source import KafkaGroupSource
+from consumer_coord.spark.starting_offsets_option import EARLIEST, LATEST
+from consumer_coord.spark.table_options import options_of
 from consumer_coord.spark.user_code import by_value
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.secrets import made_up
@@ -300,11 +305,114 @@ def test_an_executor_accepts_each_name_of_the_limit_of_a_partition(name: str) ->
     assert FetchConfig.of(parse(parse_options(BASE).data_plane())).max_partition_fetch_bytes == 2_097_152
 
 
-def test_batch_reads_and_writes_say_what_to_do_instead() -> None:
+def test_writes_say_what_to_do_instead() -> None:
     source = KafkaGroupSource(BASE)
     schema = source.schema()
-    with pytest.raises(ConfigurationError, match=r"spark\.readStream.*availableNow"):
-        source.reader(schema)
     for write in (source.writer, source.streamWriter):
         with pytest.raises(ConfigurationError, match=r"reads only.*format 'kafka'"):
             write(schema, False)
+
+
+BOUNDED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
+
+
+def test_a_bounded_read_needs_no_group_and_has_a_start_and_an_end() -> None:
+    options = parse_bounded_options(BOUNDED)
+    assert options.group == ""
+    assert (options.starting.word, options.ending.word) == (EARLIEST, LATEST)
+    ends = parse_bounded_options({**BOUNDED, "endingOffsets": '{"orders":{"0":-1,"1":7}}'}).ending
+    assert [ends.of(TopicPartition("orders", number)) for number in range(2)] == [LATEST, 7]
+    assert parse_bounded_options({**BOUNDED, "endingTimestamp": "5"}).ending.timestamp_ms == 5
+    assigned = parse_bounded_options({"kafka.bootstrap.servers": "127.0.0.1:9092", "assign": '{"orders":[1]}'})
+    assert (assigned.topics, assigned.assigned) == (("orders",), {TopicPartition("orders", 1)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers is missing"),
+        ({"subscribe": None}, "set one of subscribe"),
+        ({"assign": '{"orders":[1]}'}, "assign and subscribe exclude each other"),
+        ({"subscribe": None, "assign": "orders"}, "assign='orders' must be JSON"),
+        ({"subscribe": None, "assign": '{"orders":3}'}, 'must be JSON like {"topic":[0,1]}'),
+        ({"subscribe": None, "assign": '{"orders":[-1]}'}, "with partition numbers from 0"),
+        ({"subscribe": None, "assign": '{"orders":[]}'}, "it names no partition"),
+        ({"startingOffsets": "latest"}, "startingOffsets='latest' must be earliest, group or JSON"),
+        ({"startingOffsets": '{"orders":{"0":-1}}'}, "'orders' partition '0' at -1"),
+        ({"startingOffsets": "group"}, "startingOffsets='group' needs group.id"),
+        ({"endingOffsets": "earliest"}, "endingOffsets='earliest' must be latest or JSON"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "'orders' partition '0' at -2"),
+        ({"endingOffsets": '{"payments":{"0":2}}'}, "endingOffsets names topic 'payments'"),
+        ({"endingOffsets": "latest", "endingTimestamp": "5"}, "endingOffsets and endingTimestamp exclude each other"),
+        ({"endingTimestamp": "soon"}, "endingTimestamp='soon' must be milliseconds"),
+        ({"maxOffsetsPerTrigger": "5"}, "spark.read has no triggers"),
+        ({"assignor": "range"}, "spark.read joins no group"),
+        ({"endingOffset": "latest"}, "did you mean 'endingOffsets'"),
+        ({"minPartitions": "0"}, "minPartitions='0'"),
+    ],
+)
+def test_a_mistake_in_a_bounded_read_is_named(changes: dict[str, str | None], message: str) -> None:
+    given = {key: value for key, value in {**BOUNDED, **changes}.items() if value is not None}
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        parse_bounded_options(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # Wrong in both modes: the error is that of the mode whose options are given.
+        ({**BASE, "maxOffsetPerTrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({**BOUNDED, "endingOffsets": "soon"}, "endingOffsets='soon' must be latest or JSON"),
+        ({**BASE, "endingOffsets": "latest", "minPartitions": "no"}, "minPartitions='no'"),
+        ({**BOUNDED, "maxOffsetsPerTrigger": "1", "minPartitions": "no"}, "group.id is missing"),
+        ({**BASE, "subscribePattern": "o.*"}, "exclude each other"),
+    ],
+)
+def test_load_does_not_know_whether_spark_streams(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        check_options(given)
+
+
+def test_what_is_right_in_one_mode_is_an_error_of_the_other_when_spark_has_chosen() -> None:
+    source = KafkaGroupSource({**BOUNDED, "endingOffsets": "latest"})
+    with pytest.raises(ConfigurationError, match=r"a stream has no end; use Trigger\.AvailableNow"):
+        source.streamReader(source.schema())
+    source = KafkaGroupSource({**BASE, "maxOffsetsPerTrigger": "5"})
+    with pytest.raises(ConfigurationError, match=r"spark\.read has no triggers"):
+        source.reader(source.schema())
+
+
+def table_of(options: dict[str, str]) -> StructType:
+    """The schema with which Spark creates a table, after a way through Spark's JSON."""
+    given = {"provider": "kafka_group", **options, **{f"option.{name}": value for name, value in options.items()}}
+    return StructType.fromJson(json.loads(KafkaGroupSource(given).schema().json()))
+
+
+def test_a_query_of_a_table_has_the_tables_options() -> None:
+    schema = table_of({**BASE, "startingOffsets": "earliest", "includeHeaders": "true"})
+    query = KafkaGroupSource({})
+    assert query.reader(schema) is not None
+    assert parse_options(options_of(schema, {})).starting.word == EARLIEST
+    changed = options_of(schema, {"Assign": '{"orders":[1]}', "startingTimestamp": "5"})
+    assert parse_bounded_options(changed).assigned == {TopicPartition("orders", 1)}
+    assert parse_bounded_options(changed).starting.timestamp_ms == 5
+    with pytest.raises(ConfigurationError, match=r"no\.such\.key"):
+        KafkaGroupSource({"kafka.no.such.key": "1"}).reader(schema)
+
+
+def test_without_options_and_without_a_table_load_says_what_is_missing() -> None:
+    source = KafkaGroupSource({})
+    with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers is missing"):
+        source.schema()
+    with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers is missing"):
+        source.reader(source_schema(False))
+
+
+def test_the_schema_of_a_table_contains_no_secret() -> None:
+    login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "me"}
+    password = {"kafka.sasl.password": made_up("sasl.password")}
+    schema = table_of({**BASE, **login, **password})
+    assert password["kafka.sasl.password"] not in schema.json()
+    with pytest.raises(ConfigurationError, match=r"does not keep the secret kafka\.sasl\.password: pass it with each query"):
+        options_of(schema, {})
+    assert parse_options(options_of(schema, password)).settings["sasl.password"] == password["kafka.sasl.password"]

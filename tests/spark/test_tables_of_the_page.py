@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.options import parse_bounded_options, parse_options
 
 PAGE = Path("docs/spark.md").read_text()
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "group.id": "billing", "subscribe": "orders"}
@@ -53,6 +53,22 @@ def test_each_option_of_the_table_is_taken_or_refused(row: list[str]) -> None:
             parse_options(settings)
     else:
         parse_options(settings)
+
+
+BOUNDED = rows("bounded option")
+
+
+@pytest.mark.parametrize("row", BOUNDED, ids=[row[0].strip("`") for row in BOUNDED])
+def test_each_option_of_a_bounded_read_is_taken_or_refused(row: list[str]) -> None:
+    name, example = in_code(row[0]), in_code(row[2])
+    base = {**BASE, name: example}
+    if name == "assign":
+        del base["subscribe"]
+    if row[1] == "refused":
+        with pytest.raises(ConfigurationError, match=f"option {name.lower()}="):
+            parse_bounded_options(base)
+    else:
+        parse_bounded_options(base)
 
 
 @pytest.mark.parametrize("row", OPTIONS, ids=[row[0].strip("`") for row in OPTIONS])

@@ -43,8 +43,8 @@ def install_assignor(site: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session for all tests, on two cores; its processes run in this very environment."""
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_connector_jars: Path) -> Iterator[Any]:
+    """One session for all tests, on two cores, with Spark's own connector; its processes run in this very environment."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     site = tmp_path_factory.mktemp("site")
     install_assignor(site)
@@ -58,6 +58,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("consumer-coord tests")
+        .config("spark.jars", ",".join(str(jar) for jar in sorted(spark_connector_jars.glob("*.jar"))))
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")

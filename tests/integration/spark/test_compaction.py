@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from consumer_coord.spark import by_value
 from consumer_coord.spark.packing import Packing, Range, Task
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.spark.compaction import EAGER, compact, kept_offsets
 from tests.support.spark.producing import produce
-from tests.support.spark.queries import DEADLINE_S, Queries, Rows, await_end
-from tests.support.waiting import eventually
+from tests.support.spark.queries import Queries, Rows, await_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
-
-
-def kept_offsets(kafka: KafkaCluster, topic: str) -> list[int]:
-    """Return the offsets of partition 0 that still have records, as read by a plain consumer."""
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "looks", "enable.partition.eof": True}
-    with contextlib.closing(Consumer(settings)) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list[int] = []
-        while True:
-            message = consumer.poll(DEADLINE_S)
-            assert message is not None, "neither a record nor the end"
-            if message.error() is not None:
-                return found
-            offset = message.offset()
-            assert offset is not None
-            found.append(offset)
 
 
 def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compaction(
     queries: Queries, topic: NewTopicFactory, kafka: KafkaCluster
 ) -> None:
-    name = topic(partitions=1, config={"segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"})
+    name = topic(partitions=1, config=EAGER)
     records = [{"key": f"k{number % 5}", "value": f"v{number}"} for number in range(400)]
     produce(kafka.bootstrap_servers, name, records)
 
@@ -56,16 +37,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
         await_end(first)
     assert seen.offsets() == list(range(100))
 
-    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[compact])
-    kafka.admin.incremental_alter_configs([resource])[resource].result(90)
-
-    def is_compacted() -> bool:
-        # The segment that is written to is never compacted, and a record begins the next one.
-        produce(kafka.bootstrap_servers, name, [{"key": "last", "value": "v"}])
-        return kept_offsets(kafka, name)[0] == 395
-
-    eventually(is_compacted, "the compaction", within_s=DEADLINE_S, every_s=0.5)
+    compact(kafka, name, first_kept=395)
 
     def one_by_one(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
         return [(each,) for each in ranges]

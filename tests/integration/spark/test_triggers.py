@@ -70,7 +70,7 @@ def test_two_loads_of_one_group_in_one_available_now_query(queries: Queries, pro
 
 
 def test_a_sql_table(queries: Queries, spark: Any) -> None:
-    """Spark creates the table with its options, and starts a query of it without them: they are given again."""
+    """Spark starts a query of a table without the table's options; they may be given again."""
     options = {
         "kafka.bootstrap.servers": queries.bootstrap_servers,
         "group.id": queries.group,
