@@ -26,7 +26,7 @@ from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
-PARTS = ("drain", "cold", "trickle", "join", "members", "handover", "executors")
+PARTS = ("drain", "ranges", "cold", "trickle", "join", "members", "handover", "executors")
 
 
 @attrs.frozen
@@ -135,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         topics = _filled(kafka, given, parts)
         if "drain" in parts:
             _drain(kafka, given, topics)
+        if "ranges" in parts:
+            _ranges(kafka, given, topics)
         if "cold" in parts:
             _cold(kafka, given, next(iter(topics.values())))
         if "trickle" in parts:
@@ -151,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _filled(kafka: RealKafka, given: argparse.Namespace, parts: Sequence[str]) -> Mapping[str, str]:
     """Fill the topics of the parts; return name -> topic."""
-    wanted = given.topic or list(TOPICS) if "drain" in parts else ["100 bytes"] if "cold" in parts else []
+    wanted = given.topic or list(TOPICS) if "drain" in parts else ["100 bytes"] if {"cold", "ranges"} & set(parts) else []
     return {name: fill(kafka, given.records // TOPICS[name].share, TOPICS[name]) for name in wanted}
 
 
@@ -163,6 +165,12 @@ def _drain(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str
             for name, topic in topics.items()
         }
     )
+
+
+def _ranges(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str]) -> None:
+    name, topic = next(iter(topics.items()))
+    options = json.dumps(TOPICS[name].options)
+    print_ranges(name, child(kafka.bootstrap_servers, "ranges", topic, str(given.rounds), options))
 
 
 def _cold(kafka: RealKafka, given: argparse.Namespace, topic: str) -> None:
@@ -228,6 +236,17 @@ def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
             for kind, peak in one["memory"].items():
                 peaks[kind] = max(peaks[kind], peak)
     print(f"Peak memory: planner {peaks['planner']:.0f} MB, largest worker {peaks['worker']:.0f} MB.\n")
+
+
+def print_ranges(name: str, found: Mapping[str, Any]) -> None:
+    """Print the median of bounded reads, and every round."""
+    seconds, thousands = found["seconds"], found["rows"] / 1000
+    ratios = [theirs / ours for theirs, ours in zip(seconds[CONNECTOR], seconds[OURS], strict=True)]
+    middle = {source: median(values) for source, values in seconds.items()}
+    rounds = [" ".join(f"{one:.2f}" for one in values) for values in (seconds[CONNECTOR], seconds[OURS], ratios)]
+    row = [name, *(number(thousands / middle[source]) for source in (CONNECTOR, OURS)), f"{median(ratios):.2f}", *rounds]
+    head = ["spark.read", "connector, k/s", "kafka_group, k/s", "ratio", "connector, s", "kafka_group, s", "ratio by round"]
+    print(markdown(head, [row]), end="\n\n")
 
 
 def print_cold(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -1,6 +1,7 @@
 """A measurement in a separate process.
 
     child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after warm-ups of each
+    child.py ranges TOPIC ROUNDS OPTIONS         the same with bounded reads (spark.read)
     child.py cold SOURCE TOPIC                   the first query of a new session
     child.py trickle TOPIC SECONDS UNIX          a thousand records a second; both sources in turns
     child.py join TOPIC                          a second query joins a running query
@@ -22,7 +23,7 @@ import attrs
 from confluent_kafka import Producer
 
 from benchmarks.spark import handover
-from benchmarks.spark.session import CONNECTOR, OURS, Drained, drain, frame, make_session, start
+from benchmarks.spark.session import CONNECTOR, OURS, Drained, bounded, drain, frame, make_session, read_range, start
 
 RATE = 1_000
 
@@ -66,6 +67,19 @@ def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str
         for source in sorted(found, reverse=bool(number % 2)):
             found[source].append(drain(spark, source, bootstrap_servers, topic, options))
     return {source: [attrs.asdict(one) for one in drained[WARM_UPS:]] for source, drained in found.items()}
+
+
+def ranges(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str, str]) -> Mapping[str, Any]:
+    """Read the whole topic with bounded reads of both sources in turns; return the number of rows, and the seconds."""
+    spark = make_session()
+    counts = {source: bounded(spark, source, bootstrap_servers, topic, options).count() for source in (CONNECTOR, OURS)}
+    if len(set(counts.values())) != 1:
+        raise ValueError(f"the sources read different numbers of records: {counts}")
+    seconds: dict[str, list[float]] = {CONNECTOR: [], OURS: []}
+    for number in range(WARM_UPS + rounds):
+        for source in sorted(seconds, reverse=bool(number % 2)):
+            seconds[source].append(read_range(spark, source, bootstrap_servers, topic, options))
+    return {"rows": counts[OURS], "seconds": {source: found[WARM_UPS:] for source, found in seconds.items()}}
 
 
 def cold(source: str, bootstrap_servers: str, topic: str) -> Mapping[str, Any]:
@@ -150,6 +164,8 @@ def main() -> None:
     result: Mapping[str, Any]
     if what == "drain":
         result = drains(bootstrap_servers, rest[0], int(rest[1]), json.loads(rest[2]), rest[3])
+    elif what == "ranges":
+        result = ranges(bootstrap_servers, rest[0], int(rest[1]), json.loads(rest[2]))
     elif what == "cold":
         result = cold(rest[0], bootstrap_servers, rest[1])
     elif what == "trickle":

@@ -93,6 +93,19 @@ def drain(spark: Any, source: str, bootstrap_servers: str, topic: str, options: 
     )
 
 
+def read_range(spark: Any, source: str, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> float:
+    """Read a whole topic with ``spark.read`` into ``noop``; return the seconds from ``load()`` to the end."""
+    began = time.perf_counter()
+    bounded(spark, source, bootstrap_servers, topic, options).write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def bounded(spark: Any, source: str, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> Any:
+    """Return a frame of a whole topic with either source, without a group."""
+    given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **options}
+    return spark.read.format(source).options(**given).load()
+
+
 def memory() -> Mapping[str, float]:
     """Return the peak resident memory in MB of this driver's Python processes: the planner's, and the largest worker's."""
     found: dict[str, float] = {}
