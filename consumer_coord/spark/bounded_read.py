@@ -1,4 +1,4 @@
-"""A bounded read (``spark.read``): look up the start and the end of each partition once, and read the records in between.
+"""Plan a bounded read (``spark.read``): look up the start and the end of each partition once.
 
 Planning does not join a group, and commits nothing. Each partition has a start and an end, or an error that names the
 partition: a partition whose offsets are unknown is never left out.
@@ -10,10 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import attrs
-from pyspark.sql.datasource import DataSourceReader
-from pyspark.sql.types import StructType
-
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.config import Config
 from consumer_coord.errors import ConfigurationError, NoOffsetError, RetriableError
@@ -30,7 +27,6 @@ from consumer_coord.spark.packing import Range
 from consumer_coord.spark.start_lookups import StartLookups, beyond_the_end, no_record_since, offsets_at
 from consumer_coord.spark.start_offsets import AFTER_THE_GROUP, Start
 from consumer_coord.spark.starting_offsets_option import OffsetLimit
-from consumer_coord.spark.tasks import GroupInputPartition, TaskReader
 from consumer_coord.spark.topic_check import AGAIN_S, missing_topics
 from consumer_coord.spark.view import View, fresh_view
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -39,18 +35,6 @@ logger: Final = get_logger(__name__)
 
 #: Time for closing the look-ups' coordinator, in milliseconds. It is no member, so there is nothing to wait for.
 _CLOSE_MS = 1_000.0
-
-
-class KafkaGroupReader(TaskReader, DataSourceReader):  # type: ignore[misc]  # PySpark is typed Any here
-    """The reader of one bounded read: Spark calls :meth:`partitions` once, and ``read`` in the executors."""
-
-    def __init__(self, options: BoundedOptions, schema: StructType, parallelism: int) -> None:
-        super().__init__(options, schema, parallelism)
-        self._options = options
-
-    def partitions(self) -> list[GroupInputPartition]:
-        """Return the tasks of the read; see :func:`plan_ranges` for the errors."""
-        return self._tasks(plan_ranges(self._options))
 
 
 def plan_ranges(options: BoundedOptions) -> list[Range]:

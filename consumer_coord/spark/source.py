@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from pyspark import SparkFiles
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -28,6 +28,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.options import (
+    BoundedOptions,
     MissingOptionError,
     Options,
     ReadOptions,
@@ -39,11 +40,10 @@ from consumer_coord.spark.packing import Range
 from consumer_coord.spark.requirements import check_python
 from consumer_coord.spark.starting_offsets_option import MOST
 from consumer_coord.spark.table_options import options_of, with_options
-from consumer_coord.spark.tasks import TaskReader
+from consumer_coord.spark.tasks import GroupInputPartition, TaskReader
 from consumer_coord.spark.user_code import OAUTH_CB
 
 if TYPE_CHECKING:
-    from consumer_coord.spark.bounded_read import KafkaGroupReader
     from consumer_coord.spark.query_membership import QueryMembership
 
 logger: Final = get_logger(__name__)
@@ -100,9 +100,6 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
 
     def reader(self, schema: StructType) -> KafkaGroupReader:
         """Return the reader of a bounded read."""
-        # Imported here, because a streaming query does not need the module.
-        from consumer_coord.spark.bounded_read import KafkaGroupReader
-
         options = self._parsed(parse_bounded_options, schema)
         return KafkaGroupReader(options, schema, self.parallelism or os.cpu_count() or 1)
 
@@ -168,6 +165,21 @@ def check_data_plane(options: ReadOptions) -> None:
         Consumer(settings, logger=logger).close()
     except KafkaException as error:
         raise ConfigurationError(f"a kafka.* option is wrong: {error.args[0].str()}; remove it or correct it") from error
+
+
+class KafkaGroupReader(TaskReader, DataSourceReader):  # type: ignore[misc]  # PySpark is typed Any here
+    """The reader of one bounded read: Spark calls :meth:`partitions` once, and ``read`` in the executors."""
+
+    def __init__(self, options: BoundedOptions, schema: StructType, parallelism: int) -> None:
+        super().__init__(options, schema, parallelism)
+        self._options = options
+
+    def partitions(self) -> list[GroupInputPartition]:
+        """Return the tasks of the read; see ``bounded_read.py`` for the errors."""
+        # Imported here, because executors and streaming queries do not need the module.
+        from consumer_coord.spark.bounded_read import plan_ranges
+
+        return self._tasks(plan_ranges(self._options))
 
 
 class KafkaGroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is typed Any here
