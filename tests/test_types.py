@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("assignors", "consumer_coord"):
         (packages / name).symlink_to(ROOT / name)
     for module in (attr, attrs):
-        folder = Path(module.__file__).parent
+        folder = Path(module.__path__[0])
         (packages / folder.name).symlink_to(folder)
     return packages
 
