@@ -24,7 +24,7 @@ from typing import Final
 
 import attrs
 
-from assignors import CooperativeStickyAssignor
+from assignors.built_in import BUILT_IN
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError, RetriableError
@@ -124,8 +124,10 @@ class QueryWorld:
 
     def __init__(self, loop: VirtualTimeLoop, scenario: QueryScenario) -> None:
         self.loop = loop
-        self.history = History(loop.time)
-        self.network = SimulatedNetwork(loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=2.0))
+        self.history: History = History(loop.time)
+        self.network: SimulatedNetwork = SimulatedNetwork(
+            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=2.0)
+        )
         config = BrokerConfig(
             group_min_session_timeout_ms=1_000,
             group_initial_rebalance_delay_ms=0,
@@ -136,20 +138,20 @@ class QueryWorld:
         )
         topics = {"orders-a": 2, "orders-b": 2}
         random = Random(f"{scenario.seed}-brokers")
-        self.cluster = SimulatedCluster(loop, self.network, random, config=config, brokers=2, topics=topics)
+        self.cluster: SimulatedCluster = SimulatedCluster(loop, self.network, random, config=config, brokers=2, topics=topics)
         self.failure: asyncio.Future[None] = loop.create_future()
         #: The time until which an earlier fault may delay requests and rebalances.
-        self.troubled_until = 0.0
+        self.troubled_until: float = 0.0
         self.play = scenario
         #: The losses and the errors that queries have reported so far.
         self.reports: list[str] = []
-        self.random = Random(f"{scenario.seed}-query-world")
+        self.random: Random = Random(f"{scenario.seed}-query-world")
         #: Log -> its topic and end when it was deleted, the number of reports so far, and whether a checkpoint named it.
         self.deleted: dict[Log, tuple[str, int, int, bool]] = {}
         self.queries: list[SimulatedQuery] = []
-        self.names = ("orders-a", "orders-b")
+        self.names: tuple[str, ...] = ("orders-a", "orders-b")
         #: The last time at which a topic did not exist.
-        self.absent_s = float("-inf")
+        self.absent_s: float = float("-inf")
 
     def fail(self, breach: Violation) -> None:
         """End the run, because a rule was violated."""
@@ -290,7 +292,7 @@ class SimulatedQuery:
         self.trigger = trigger
         #: The offset log, and how many of its batches are finished.
         self.log: list[Offsets] = []
-        self.finished = 0
+        self.finished: int = 0
         #: Log -> offsets in finished batches.
         self.read: dict[Log, set[int]] = {}
         #: Batch id -> the rows when the batch first ran.
@@ -365,7 +367,7 @@ class SimulatedQuery:
             max_poll_interval_ms=stage.max_poll_interval_ms,
             heartbeat_interval_ms=1_000,
         )
-        assignors = [] if stage.protocol == "consumer" else [CooperativeStickyAssignor()]
+        assignors = [] if stage.protocol == "consumer" else [BUILT_IN["cooperative-sticky"]()]
         core = ConsumerCoordinator(coordinator_config(spec, GROUP), cluster, assignors)
         query = Query(core, parse_options(self._options()), Status(GROUP))
         world.history.note(self.name, "joins")

@@ -27,6 +27,9 @@ class Status:
         self.commit_failures: int = 0
         #: Current problems, by the source that reported them.
         self._problems: dict[str, str] = {}
+        #: The same, also those that ended before Spark has asked for the progress: a query that recovers at once still reports
+        #: what went wrong.
+        self._unreported: dict[str, str] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._count = 0
         self._held: Mapping[TopicPartition, Holding] = {}
@@ -62,7 +65,7 @@ class Status:
             return
         if self._problems.get(source) != str(problem):
             logger.warning("group %r: %s", self._group, problem)
-        self._problems[source] = str(problem)
+        self._problems[source] = self._unreported[source] = str(problem)
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """Record that a commit was rejected or failed."""
@@ -79,8 +82,10 @@ class Status:
         """Return the JSON for Spark's progress.
 
         ``partitions``: topic -> partition -> [position, end, committed]; ``lag`` counts the offsets after the planned
-        positions.
+        positions. ``problem`` also has the problems that have ended since the last call.
         """
+        problems = {**self._problems, **self._unreported}
+        self._unreported.clear()
         partitions: dict[str, dict[str, list[int]]] = {}
         lag = 0
         for partition, holding in sorted(self._held.items()):
@@ -95,6 +100,6 @@ class Status:
             "rebalances": self.rebalances,
             "commits": self.commits,
             "commitFailures": self.commit_failures,
-            "problem": self.problem,
+            "problem": "; ".join(problems.values()) or None,
             "events": list(self._events),
         }

@@ -106,7 +106,8 @@ def test_columns_are_read_with_the_same_dictionary(
 
 def test_tokens_of_librdkafkas_own_ways_secure_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
     """An identity provider (OIDC), asked once for both planes, and an unsecured token."""
-    settings = {**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": None}
+    settings = secured.settings("SASL", "OAUTHBEARER")
+    del settings["oauth_cb"]
     provider = Provider({"access_token": token("alice")})
     with provider.running() as url:
         by_provider = {
