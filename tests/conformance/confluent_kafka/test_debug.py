@@ -33,7 +33,7 @@ class Lines:
 
 def settings(kafka: EmbeddedKafka, protocol: str, debug: str | None) -> dict[str, Any]:
     given = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "group.protocol": protocol}
-    return given | {"client.id": "me", "debug": debug}
+    return given | {"client.id": "me"} | ({} if debug is None else {"debug": debug})
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
