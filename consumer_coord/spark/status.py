@@ -15,6 +15,8 @@ logger: Final = get_logger(__name__)
 
 #: Maximum number of recent changes in a report. Each change has a number, so that a listener reports a change only once.
 MOST_EVENTS = 32
+#: How long the progress shows a problem at least, in seconds.
+_SHOWN_S = 15.0
 
 
 class Status:
@@ -27,9 +29,9 @@ class Status:
         self.commit_failures: int = 0
         #: Current problems, by the source that reported them.
         self._problems: dict[str, str] = {}
-        #: The same, also those that ended before Spark has asked for the progress: a query that recovers at once still reports
-        #: what went wrong.
-        self._unreported: dict[str, str] = {}
+        #: The last problem of each source, and the time until which the progress shows it. Spark publishes the progress of an
+        #: idle query every ten seconds, so a query that recovers at once still reports what went wrong.
+        self._recent: dict[str, tuple[str, float]] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._count = 0
         self._held: Mapping[TopicPartition, Holding] = {}
@@ -65,7 +67,8 @@ class Status:
             return
         if self._problems.get(source) != str(problem):
             logger.warning("group %r: %s", self._group, problem)
-        self._problems[source] = self._unreported[source] = str(problem)
+        self._problems[source] = str(problem)
+        self._recent[source] = str(problem), time.monotonic() + _SHOWN_S
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """Record that a commit was rejected or failed."""
@@ -82,10 +85,10 @@ class Status:
         """Return the JSON for Spark's progress.
 
         ``partitions``: topic -> partition -> [position, end, committed]; ``lag`` counts the offsets after the planned
-        positions. ``problem`` also has the problems that have ended since the last call.
+        positions. ``problem`` also has the problems that ended less than :data:`_SHOWN_S` ago.
         """
-        problems = {**self._problems, **self._unreported}
-        self._unreported.clear()
+        recent = {source: text for source, (text, until_s) in self._recent.items() if time.monotonic() < until_s}
+        problems = {**recent, **self._problems}
         partitions: dict[str, dict[str, list[int]]] = {}
         lag = 0
         for partition, holding in sorted(self._held.items()):
