@@ -19,6 +19,8 @@ REFUSED = {
     "OffsetFetch": codes.COORDINATOR_LOAD_IN_PROGRESS,
     "FindCoordinator": codes.COORDINATOR_NOT_AVAILABLE,
 }
+#: By then the broker has read what was on its way at the close. A look-up that goes on keeps its connection for 30 s.
+SOON_S = 20.0
 protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 look_ups = pytest.mark.parametrize("api", REFUSED)
 
@@ -59,6 +61,7 @@ def test_asyncio(protocol: str, api: str) -> None:
             await eventually_async(lambda: seen.names.count(api) > 1, step=lambda: consumer.poll(0.05))
             await consumer.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
+            await eventually_async(lambda: kafka.open_connections == 0, within_s=SOON_S)
             sent = len(seen.names)
             await asyncio.sleep(0.5)  # A look-up would be repeated within this time.
             assert seen.names[sent:] == []
@@ -75,6 +78,8 @@ def test_threads(protocol: str, api: str) -> None:
         consumer.subscribe(["t"])
         eventually(lambda: seen.names.count(api) > 1, step=lambda: consumer.poll(0.05))
         consumer.close()
+        eventually(lambda: kafka.open_connections == 0, within_s=SOON_S)
         sent = len(seen.names)
         with pytest.raises(TimeoutError):
             eventually(lambda: len(seen.names) > sent, within_s=0.5)
+            pytest.fail(f"sent after close(): {seen.names[sent:]}")
