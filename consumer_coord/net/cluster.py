@@ -80,7 +80,9 @@ class ClusterClient:
         self.shared: dict[Hashable, Any] = {}
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
+        #: How many refreshes have started, and the number of the last one that succeeded.
         self._refresh_started = 0
+        self._refreshed = 0
         self._refresh_failures = 0
         self._refresh_at = float("inf")
         #: The time of the first Metadata request since the last Metadata response; None if no Metadata request waits for a
@@ -286,12 +288,21 @@ class ClusterClient:
         self._wake.set()
 
     async def refresh(self, deadline: Deadline) -> Metadata:
-        """Return metadata that was requested after this call began; concurrent calls share one request."""
-        asked_after = self._refresh_started
-        async with self._refresh_lock:
-            if self._refresh_started > asked_after:
+        """Return metadata that was requested after this call began; concurrent calls share one request.
+
+        Raise a retriable error if no broker has answered until ``deadline``.
+        """
+        asked_after, limit_ms = self._refresh_started, deadline.remaining_ms
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                await self._refresh_lock.acquire()
+        except TimeoutError:
+            raise timed_out("another request for metadata", limit_ms) from None
+        try:
+            if self._refreshed > asked_after:
                 return self.metadata
             self._refresh_started += 1
+            started = self._refresh_started
             if self._asking_since is None:
                 self._asking_since = now()
             code, fresh = await self._ask_for_metadata(deadline)
@@ -308,7 +319,10 @@ class ClusterClient:
                 raise AuthorizationError("this principal may not describe the cluster", code=code)
             self._asking_since = None
             self._take_in(fresh)
+            self._refreshed = started
             return self.metadata
+        finally:
+            self._refresh_lock.release()
 
     async def topic_metadata(self, broker: Broker, topics: frozenset[str], *, timeout_ms: float) -> Metadata:
         """Return a broker's present metadata of a few topics, without a change of :attr:`metadata`."""
