@@ -30,54 +30,68 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponse,
 )
 
+#: The committed offsets of partitions; None: no offset is committed.
+Commits = Results[OffsetAndMetadata | None]
+
 
 async def committed_offsets(
     cluster: ClusterClient, group_id: str, deadline: Deadline, *, partitions: Iterable[TopicPartition] = ()
-) -> Results[OffsetAndMetadata | None]:
+) -> Commits:
     """Return all committed offsets of the group; empty for a group that does not exist.
 
     None for those of ``partitions`` that have no commit. A response with all commits of a group cannot show that a row is
-    missing, so these partitions are asked for by name. A refused partition costs only itself. Raise the error of the group, and
-    a retriable error if the coordinator does not respond until ``deadline``.
+    missing, so these partitions are asked for by name. A partition that is refused, or has no row until ``deadline``, costs
+    only itself. Raise the error of the group, and a retriable error if the coordinator has told nothing until ``deadline``.
     """
-    every = await ask_coordinator(
-        cluster,
-        group_id,
-        offset_fetch(group_id, None),
-        deadline,
-        lambda answer, sender: _read_commits(cluster, answer, group_id, sender, None),
-    )
+    every = await _ask_commits(cluster, group_id, None, deadline)
     others = frozenset(partitions) - every.found.keys() - every.failed.keys()
     if not others:
         return every
-    named = await ask_coordinator(
-        cluster,
-        group_id,
-        offset_fetch(group_id, others),
-        deadline,
-        lambda answer, sender: _read_commits(cluster, answer, group_id, sender, others),
-    )
+    try:
+        named = await _ask_commits(cluster, group_id, others, deadline)
+    except RetriableError as error:
+        if not every.found:
+            raise
+        named = Results({}, dict.fromkeys(sorted(others), error))
     return Results(dict(sorted({**every.found, **named.found}.items())), {**every.failed, **named.failed})
+
+
+async def _ask_commits(
+    cluster: ClusterClient, group_id: str, asked: Collection[TopicPartition] | None, deadline: Deadline
+) -> Commits:
+    """Ask until every partition has an answer, or until ``deadline``: then the answers so far count, if there are any."""
+    known: Commits = Results()
+
+    def read(answer: OffsetFetchResponse, sender: Broker) -> Commits:
+        nonlocal known
+        known = _read_commits(cluster, answer, group_id, sender, asked)
+        for error in known.failed.values():
+            if isinstance(error, RetriableError):
+                raise error
+        return known
+
+    try:
+        return await ask_coordinator(cluster, group_id, offset_fetch(group_id, asked), deadline, read)
+    except RetriableError:
+        if not known.found:
+            raise
+        return known
 
 
 def _read_commits(
     cluster: ClusterClient, answer: OffsetFetchResponse, group_id: str, sender: Broker, asked: Collection[TopicPartition] | None
-) -> Results[OffsetAndMetadata | None]:
+) -> Commits:
     code, offsets = offsets_in(answer, group_id, cluster.answers, sender)
     check(code, group_id, "OffsetFetch")
     rows = [(row.partition, row) for row in offsets]
     matched = cluster.answers.match(
         "OffsetFetch", sender.address, dict(rows) if asked is None else asked, rows, lambda _, row: senseless_offset(row)
     )
-    for error in matched.unanswered.values():
-        raise error
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    failed: dict[TopicPartition, CoordinatorError] = {}
+    failed: dict[TopicPartition, CoordinatorError] = dict(matched.unanswered)
     for partition, row in sorted(matched.rows.items()):
         try:
             check(row.error_code, group_id, f"OffsetFetch of {partition}")
-        except RetriableError:
-            raise
         except CoordinatorError as error:
             failed[partition] = error
         else:

@@ -10,7 +10,7 @@ import attrs
 
 from consumer_coord.admin.ask import patiently
 from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
-from consumer_coord.admin.offset_access import committed_offsets, log_offsets
+from consumer_coord.admin.offset_access import Commits, committed_offsets, log_offsets
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset
 from consumer_coord.net.answers import Results
@@ -18,8 +18,6 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
-
-Commits = Results[OffsetAndMetadata | None]
 
 
 @attrs.frozen

@@ -103,7 +103,11 @@ class CommittedOffsets:
             done, _ = await asyncio.wait({task}, timeout=deadline.remaining_ms / 1000)
             if not done:
                 what, last = f"fetching committed offsets of group {self._group_id!r}", next(iter(fetch.failed.values()), None)
-                raise timed_out(what, timeout_ms, last)
+                late = timed_out(what, timeout_ms, last)
+                if not fetch.found:
+                    raise late
+                known = fetch.result()
+                return Results(known.found, {**dict.fromkeys(sorted(fetch.left()), late), **known.failed})
             if task.cancelled():
                 raise ClosedError("the coordinator was closed before the committed offsets were fetched")
             error, result = task.exception(), fetch.result()

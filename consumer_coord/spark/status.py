@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ logger: Final = get_logger(__name__)
 
 #: Maximum number of recent changes in a report. Each change has a number, so that a listener reports a change only once.
 MOST_EVENTS = 32
-#: How long the progress shows a problem at least, in seconds.
+#: How long the progress shows a problem that has ended, in seconds.
 _SHOWN_S = 15.0
 
 
@@ -27,11 +28,9 @@ class Status:
         self.rebalances = 0
         self.commits = 0
         self.commit_failures: int = 0
-        #: Current problems, by the source that reported them.
-        self._problems: dict[str, str] = {}
-        #: The last problem of each source, and the time until which the progress shows it. Spark publishes the progress of an
-        #: idle query every ten seconds, so a query that recovers at once still reports what went wrong.
-        self._recent: dict[str, tuple[str, float]] = {}
+        #: The last problem of each source, and the time until which the progress shows it: without end while it lasts. Spark
+        #: publishes the progress of an idle query every ten seconds, so a query that recovers at once still reports it.
+        self._problems: dict[str, tuple[str, float]] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._count = 0
         self._held: Mapping[TopicPartition, Holding] = {}
@@ -58,17 +57,21 @@ class Status:
     @property
     def problem(self) -> str | None:
         """Return every current problem, or None."""
-        return "; ".join(self._problems.values()) or None
+        return self._shown(since=math.inf)
 
     def report(self, source: str, problem: object | None) -> None:
         """Report a problem that ``source`` found, in the log and in the progress; None clears the problem."""
-        if problem is None:
-            self._problems.pop(source, None)
-            return
-        if self._problems.get(source) != str(problem):
-            logger.warning("group %r: %s", self._group, problem)
-        self._problems[source] = str(problem)
-        self._recent[source] = str(problem), time.monotonic() + _SHOWN_S
+        text, until_s = self._problems.get(source, ("", 0.0))
+        if problem is not None:
+            if (text, until_s) != (str(problem), math.inf):
+                logger.warning("group %r: %s", self._group, problem)
+            self._problems[source] = str(problem), math.inf
+        elif until_s == math.inf:
+            self._problems[source] = text, time.monotonic() + _SHOWN_S
+
+    def _shown(self, since: float) -> str | None:
+        """Return the problems that are shown at the time ``since`` or longer."""
+        return "; ".join(text for text, until_s in self._problems.values() if until_s >= since) or None
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """Record that a commit was rejected or failed."""
@@ -87,8 +90,6 @@ class Status:
         ``partitions``: topic -> partition -> [position, end, committed]; ``lag`` counts the offsets after the planned
         positions. ``problem`` also has the problems that ended less than :data:`_SHOWN_S` ago.
         """
-        recent = {source: text for source, (text, until_s) in self._recent.items() if time.monotonic() < until_s}
-        problems = {**recent, **self._problems}
         partitions: dict[str, dict[str, list[int]]] = {}
         lag = 0
         for partition, holding in sorted(self._held.items()):
@@ -103,6 +104,6 @@ class Status:
             "rebalances": self.rebalances,
             "commits": self.commits,
             "commitFailures": self.commit_failures,
-            "problem": "; ".join(problems.values()) or None,
+            "problem": self._shown(since=time.monotonic()),
             "events": list(self._events),
         }

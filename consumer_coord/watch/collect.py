@@ -9,8 +9,8 @@ import attrs
 
 from consumer_coord.admin.ask import patiently
 from consumer_coord.admin.groups import describe_group, list_groups, wrong_type
-from consumer_coord.admin.offset_access import committed_offsets, topics_metadata
-from consumer_coord.admin.report import Commits, Logs, read_logs
+from consumer_coord.admin.offset_access import Commits, committed_offsets, topics_metadata
+from consumer_coord.admin.report import Logs, read_logs
 from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
 from consumer_coord.net.answers import Results
@@ -176,7 +176,7 @@ def _offsets_of(commits: Commits, refused: frozenset[TopicPartition], counts: Ma
             positions[partition] = beginning.offset
     ends = {partition: end.offset for partition, end in logs.ends.found.items()}
     untold = {one for one in (*commits.found, *commits.failed, *refused) if one not in positions or one not in ends}
-    return OffsetsSnapshot(counts, positions, ends, frozenset(one.topic for one in untold))
+    return OffsetsSnapshot(counts, positions, ends, frozenset(untold))
 
 
 def _owned(snapshot: GroupSnapshot) -> frozenset[TopicPartition]:

@@ -30,8 +30,8 @@ class _Group:
     topics: dict[str, int] = attrs.field(factory=dict)
     owners: Owners = attrs.field(factory=dict)
     rebalances: dict[int, list[Any]] = attrs.field(factory=dict)
-    member_lag: dict[str, int] = attrs.field(factory=dict)
-    #: The last values of ``lag``, ``behind`` and ``unowned``; earlier values are not needed.
+    member_lag: dict[str, int | None] = attrs.field(factory=dict)
+    #: The last values of ``lag``, ``unknown``, ``behind`` and ``unowned``; earlier values are not needed.
     last: dict[str, Any] = attrs.field(factory=dict)
 
     def apply(self, change: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class _Group:
         while len(self.rebalances) > _MOST_REBALANCES:
             del self.rebalances[next(iter(self.rebalances))]
         self.member_lag.update(change.get("member_lag", {}))
-        self.last.update({name: change[name] for name in ("lag", "behind", "unowned") if name in change})
+        self.last.update({name: change[name] for name in ("lag", "unknown", "behind", "unowned") if name in change})
 
     def as_change(self) -> dict[str, Any]:
         return {

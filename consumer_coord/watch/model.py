@@ -7,6 +7,7 @@ a static member keeps its number when it restarts. The first message about a gro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,7 +106,8 @@ class GroupTracker:
         self._pending: list[tuple[float, str]] = []
         self._offsets: tuple[float, OffsetsSnapshot] | None = None
         self._lags: dict[str, list[float | None]] = {}
-        self._member_lags: dict[str, int] = {}
+        self._member_lags: dict[str, int | None] = {}
+        self._untold: Mapping[str, int] = {}
 
     def take(self, snapshot: GroupSnapshot, offsets: OffsetsSnapshot | None, at: float) -> dict[str, Any]:
         """Return the changes since the previous snapshot; empty if there are no changes."""
@@ -309,23 +311,30 @@ class GroupTracker:
         change: dict[str, Any] = {}
         read, written = self._pace(offsets, at)
         sums = dict.fromkeys(self._counts, 0)
-        members: dict[str, int] = {}
+        members: dict[str, int | None] = {}
         for partition, lag in lags.items():
             sums[partition.topic] += lag
             owners = self._owners.get(partition.topic, ())
             if partition.partition < len(owners) and (owner := owners[partition.partition]) != UNOWNED:
-                members[str(owner)] = members.get(str(owner), 0) + lag
+                members[str(owner)] = (members.get(str(owner)) or 0) + lag
+        # A lag that no broker has reported is not zero: the lag of its member is unknown, and that of its topic is higher.
+        for partition in offsets.unknown:
+            owners = self._owners.get(partition.topic, ())
+            if partition.partition < len(owners) and (owner := owners[partition.partition]) != UNOWNED:
+                members[str(owner)] = None
         told = {partition.topic for partition in lags}
+        untold = Counter(partition.topic for partition in offsets.unknown)
         rows: dict[str, list[float | None]] = {
-            # A lag that no broker has reported is not zero.
-            topic: [None if topic in offsets.unknown and topic not in told else lag, read.get(topic), written.get(topic)]
+            topic: [lag if topic in told or not untold[topic] else None, read.get(topic), written.get(topic)]
             for topic, lag in sums.items()
         }
+        if untold != self._untold:
+            change["unknown"] = self._untold = untold
         if rows != self._lags:
             change["lag"] = self._lags = rows
             behind = sorted(((lag, partition) for partition, lag in lags.items() if lag), key=lambda one: (-one[0], one[1]))
             change["behind"] = [[one.topic, one.partition, lag] for lag, one in behind[:_MOST_BEHIND]]
-        if changed := {number: lag for number, lag in members.items() if self._member_lags.get(number) != lag}:
+        if changed := {number: lag for number, lag in members.items() if self._member_lags.get(number, -1) != lag}:
             change["member_lag"] = changed
         self._member_lags = members
         self._offsets = (at, offsets)

@@ -74,13 +74,13 @@ class GroupSnapshot:
 class OffsetsSnapshot:
     """The number of partitions of each topic, the committed offsets, and the end offsets; unknown offsets are absent.
 
-    ``unknown`` are the topics with a partition whose lag no broker has reported.
+    ``unknown`` are the partitions whose lag no broker has reported.
     """
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)
     committed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    unknown: frozenset[str] = frozenset()
+    unknown: frozenset[TopicPartition] = frozenset()
 
 
 def to_snapshot(group: GroupDescription) -> GroupSnapshot:

@@ -114,6 +114,8 @@ def test_an_interrupt_breaks_no_bell() -> None:
     _interrupt_often(lambda: bell.wait(180), bell.set)
 
 
+# An interrupt before the coroutine is handed to its loop discards it.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <coroutine:pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_breaks_neither_an_outcome_nor_its_loop() -> None:
     loop = asyncio.new_event_loop()
     serving = threading.Thread(target=loop.run_forever, daemon=True)

@@ -27,7 +27,10 @@ LEAST_APART_S = 0.5
 
 @attrs.frozen
 class Look:
-    """End offsets and committed offsets of partitions at loop time ``at_s``; offsets that could not be fetched are missing."""
+    """End offsets and committed offsets of partitions; offsets that could not be fetched are missing.
+
+    ``at_s`` is the loop time when they were asked for.
+    """
 
     at_s: float
     ends: Mapping[TopicPartition, int]
@@ -54,12 +57,13 @@ class Figures:
         If a partition has no committed offset, its lag counts from the start offset that ``auto.offset.reset`` selects, and is
         None if that setting is ``none``.
         """
-        deadline = Deadline.after(TIMEOUT_MS)
-        committed = await self._committed(_partitions(view), deadline)
-        unread = [partition for partition, offset in committed.items() if offset is None]
-        ends, starts = await asyncio.gather(
-            self._listed(dict.fromkeys(committed, LATEST), deadline), self._starts(unread, deadline)
+        deadline, partitions = Deadline.after(TIMEOUT_MS), _partitions(view)
+        # A broker that does not answer must leave time for the requests that follow.
+        first = Deadline.after(TIMEOUT_MS / 2)
+        committed, ends = await asyncio.gather(
+            self._committed(partitions, first), self._listed(dict.fromkeys(partitions, LATEST), first)
         )
+        starts = await self._starts([partition for partition, offset in committed.items() if offset is None], deadline)
         begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
         # A start offset of -1 means the end of the log, for example because no record is as recent as by_duration requires.
         return _by_topic(
@@ -89,7 +93,8 @@ class Figures:
         partitions = _partitions(view)
         deadline = Deadline.after(TIMEOUT_MS)
         if self._last is None:
-            self._last = await self._look_at_all(partitions, deadline)
+            # A broker that does not answer must leave time for the second measurement.
+            self._last = await self._look_at_all(partitions, Deadline.after(TIMEOUT_MS / 2))
             await asyncio.sleep(max(0.0, min(LEAST_APART_S - (now() - self._last.at_s), deadline.remaining_ms / 1000)))
         if now() - self._last.at_s >= LEAST_APART_S:
             look = await self._look_at_all(partitions, deadline)
@@ -98,9 +103,11 @@ class Figures:
         return _by_topic(view, self._rates)
 
     async def _look_at_all(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Look:
-        committed = await self._committed(partitions, deadline)
-        ends = await self._listed(dict.fromkeys(partitions, LATEST), deadline)
-        return Look(now(), ends, {partition: offset for partition, offset in committed.items() if offset is not None})
+        began_s = now()
+        committed, ends = await asyncio.gather(
+            self._committed(partitions, deadline), self._listed(dict.fromkeys(partitions, LATEST), deadline)
+        )
+        return Look(began_s, ends, {partition: offset for partition, offset in committed.items() if offset is not None})
 
     async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, int]:
         """Return the offsets for timestamps, without partitions whose leader did not respond."""
@@ -126,17 +133,17 @@ class Figures:
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
     """Return partition -> the rate of writes between two measurements, or the rate of commits if a backlog makes it higher.
 
-    Rates are in records per second. The rate is None if both rates are unknown, or if offsets decreased, for example because
-    the topic was deleted and created again.
+    Rates are in records per second. The rate is None if both rates are unknown, if the rate of writes is unknown and nothing
+    was committed, or if offsets decreased, for example because the topic was deleted and created again.
     """
     passed_s = after.at_s - before.at_s
 
     def rate(partition: TopicPartition) -> float | None:
-        grown = [
-            later[partition] - earlier[partition]
+        ends, commits = (
+            later[partition] - earlier[partition] if partition in earlier and partition in later else None
             for earlier, later in ((before.ends, after.ends), (before.committed, after.committed))
-            if partition in earlier and partition in later
-        ]
+        )
+        grown = [one for one in (ends, commits or None if ends is None else commits) if one is not None]
         return max(grown) / passed_s if grown and min(grown) >= 0 and passed_s > 0 else None
 
     return {partition: rate(partition) for partition in partitions}

@@ -46,10 +46,14 @@ class Group {
     this.unownedSeconds = 0;
     this.lag = new Series(); this.read = new Series(); this.written = new Series();
     this.behind = [];
+    this.unknown = 0;              /* partitions whose lag no broker has reported */
     this.segments = 0;
     this.version = 0;              /* grows with each change of owners, topics or members */
     this.gone = false;
   }
+
+  /* What stands before the lag: it is higher if the lag of some partitions is unknown. */
+  get atLeast() { return this.unknown && this.lag.last !== null ? "≥ " : ""; }
 
   apply(change, at) {
     Object.assign(this.info, change.info);
@@ -65,6 +69,7 @@ class Group {
       const member = this.members.get(+number);
       if (member) member.lag = lag;
     }
+    if (change.unknown) this.unknown = Object.values(change.unknown).reduce((sum, count) => sum + count, 0);
     if (change.behind) this.behind = change.behind;
   }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+import attrs
 import pytest
 from confluent_kafka import Producer
 
@@ -21,8 +22,11 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
     OffsetFetchRequest,
+    OffsetFetchResponse,
 )
+from consumer_coord.wire.schema import Struct
 from tests.support.group.fake import SILENCE, FakeBrokers
+from tests.support.group.ill_leaders import ILL, at_node, without_partition
 from tests.support.group.member import ScriptedAssignor, everything_to_first, member
 from tests.support.group.virtual import in_virtual_time, now_ms, pause
 from tests.support.waiting import eventually, eventually_async
@@ -225,6 +229,40 @@ async def test_commits_that_cannot_be_fetched_leave_the_lag_unknown() -> None:
     assert assignor.clusters[0].lag == {"t": [None]}
 
 
+@pytest.mark.parametrize("kind", ILL)
+@pytest.mark.parametrize("need", ["lag", "weights"])
+@in_virtual_time
+async def test_a_leader_that_answers_wrongly_costs_the_figures_of_its_partitions_only(need: str, kind: str) -> None:
+    brokers = FakeBrokers({"t": 2}, brokers=2)
+    brokers.committed = {T0: 40, T1: 40}
+    brokers.always(ListOffsetsRequest, at_node(brokers, 1, ILL[kind](brokers)))
+    assignor = ScriptedAssignor(everything_to_first)
+    assignor.needs = frozenset({need})
+    async with member(brokers, [assignor]) as one:
+        await one.join()
+    (cluster,) = assignor.clusters
+    if need == "lag":
+        assert cluster.lag == {"t": [60, None]}
+    else:
+        assert cluster.weights == {"t": [0.0, None]}
+
+
+@in_virtual_time
+async def test_a_commit_without_a_row_leaves_the_lag_of_its_partition_unknown() -> None:
+    def without_t_1(request: OffsetFetchRequest) -> Struct:
+        answer: OffsetFetchResponse = brokers.usual(request)
+        return attrs.evolve(answer, groups=tuple(without_partition(group, 1) for group in answer.groups))
+
+    brokers = FakeBrokers({"t": 2})
+    brokers.committed = {T0: 40, T1: 40}
+    brokers.always(OffsetFetchRequest, without_t_1)
+    assignor = ScriptedAssignor(everything_to_first)
+    assignor.needs = frozenset({"lag"})
+    async with member(brokers, [assignor], auto_offset_reset="earliest") as one:
+        await one.join()
+    assert assignor.clusters[0].lag == {"t": [60, None]}
+
+
 def test_the_load_assignor_balances_a_new_group_by_lag() -> None:
     """Two of four partitions hold nearly all records, and no offset was ever committed: each member gets one of them."""
     with EmbeddedKafka(topics={"orders": 4}) as kafka:
@@ -260,11 +298,12 @@ def test_the_load_assignor_balances_a_new_group_by_lag() -> None:
         (Look(1.0, {T0: 10}, {}), Look(3.0, {T0: 30}, {}), 10.0),
         (Look(1.0, {T0: 10}, {T0: 0}), Look(3.0, {T0: 10}, {T0: 100}), 50.0),
         (Look(1.0, {}, {T0: 0}), Look(3.0, {}, {T0: 6}), 3.0),
+        (Look(1.0, {}, {T0: 6}), Look(3.0, {}, {T0: 6}), None),
         (Look(1.0, {}, {}), Look(3.0, {T0: 6}, {}), None),
         (Look(1.0, {T0: 10}, {}), Look(3.0, {T0: 4}, {}), None),
         (Look(1.0, {T0: 10}, {}), Look(1.0, {T0: 10}, {}), None),
     ],
-    ids=["written", "backlog", "commits-alone", "new-topic", "topic-made-again", "same-moment"],
+    ids=["written", "backlog", "commits-alone", "no-commits-alone", "new-topic", "topic-made-again", "same-moment"],
 )
 def test_rates_between_two_looks(before: Look, after: Look, rate: float | None) -> None:
     assert rates(before, after, [T0]) == {T0: rate}
