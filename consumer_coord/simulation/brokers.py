@@ -221,6 +221,12 @@ class SimulatedCluster:
             if partition.topic != GROUP_METADATA_TOPIC
         ]
 
+    def answer_wrongly(self, wrong: WrongAnswer) -> Callable[[], None]:
+        """Make all brokers answer wrongly in one more way, until the returned function is called."""
+        self.wrong_answers.append(wrong)
+        self.refused |= wrong.refuses
+        return lambda: self.wrong_answers.remove(wrong)
+
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records as a producer does."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)

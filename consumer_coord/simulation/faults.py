@@ -18,16 +18,7 @@ from consumer_coord.simulation.calls import Cut
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.world import World
-from consumer_coord.simulation.wrong_answers import (
-    FETCH,
-    LOOK_UPS,
-    WrongAnswer,
-    foreign_rows,
-    lacking_rows,
-    other_group,
-    refused_rows,
-    senseless_offsets,
-)
+from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
 from consumer_coord.topic_partition import TopicPartition
 
 #: A function that ends a fault.
@@ -457,52 +448,22 @@ def _farewell(world: World, fault: Fault, member: MemberProcess) -> Ending | Non
 # -- wrong answers
 
 
-def _answer_wrongly(world: World, fault: Fault, wrong: WrongAnswer) -> Ending:
-    _note(world, fault, "every broker")
-    world.cluster.wrong_answers.append(wrong)
-    return lambda: world.cluster.wrong_answers.remove(wrong)
-
-
 _WRONG: dict[str, Any] = {"counts": (0, 0, 0, 1, 2), "lasts_ms": (300, 2_000, 8_000)}
 
 
 @kind("lack", "responses to look-ups and commits lack the rows of some partitions for the duration", **_WRONG)
-def _lack(world: World, fault: Fault) -> Ending:
-    return _answer_wrongly(world, fault, lacking_rows(LOOK_UPS, fault.value))
-
-
 @kind("foreign", "responses to look-ups and commits have rows that were not asked for, for the duration", **_WRONG)
-def _foreign(world: World, fault: Fault) -> Ending:
-    return _answer_wrongly(world, fault, foreign_rows(LOOK_UPS))
-
-
 @kind("refuse", "look-ups of the offsets of some partitions are refused for the duration", **_WRONG)
-def _refuse(world: World, fault: Fault) -> Ending:
-    world.cluster.refused = True
-    return _answer_wrongly(world, fault, refused_rows(fault.value))
-
-
 @kind("senseless", "ListOffsets is answered with offset -1 for some partitions for the duration", **_WRONG)
-def _senseless(world: World, fault: Fault) -> Ending:
-    return _answer_wrongly(world, fault, senseless_offsets(fault.value))
-
-
 @kind("groupless", "OffsetFetch is answered without the group, or for another group, for the duration", **_WRONG)
-def _groupless(world: World, fault: Fault) -> Ending:
-    return _answer_wrongly(world, fault, other_group(fault.value))
+@kind("lack-fetch", "Fetch responses lack the rows of some partitions for the duration", fetching=True, **_WRONG)
+@kind("foreign-fetch", "Fetch responses have rows that were not asked for, for the duration", fetching=True, **_WRONG)
+def _answer_wrongly(world: World, fault: Fault) -> Ending:
+    _note(world, fault, "every broker")
+    return world.cluster.answer_wrongly(WRONG_ANSWERS[fault.kind](fault.value))
 
 
 # -- kinds for members that send Fetch requests
-
-
-@kind("lack-fetch", "Fetch responses lack the rows of some partitions for the duration", fetching=True, **_WRONG)
-def _lack_fetch(world: World, fault: Fault) -> Ending:
-    return _answer_wrongly(world, fault, lacking_rows((FETCH,), fault.value))
-
-
-@kind("foreign-fetch", "Fetch responses have rows that were not asked for, for the duration", fetching=True, **_WRONG)
-def _foreign_fetch(world: World, fault: Fault) -> Ending:
-    return _answer_wrongly(world, fault, foreign_rows((FETCH,)))
 
 
 def _led(world: World, fault: Fault) -> TopicPartition | None:

@@ -6,7 +6,7 @@ The scenario determines everything, and its seed determines every delay and id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from random import Random
 
 import attrs
@@ -22,6 +22,7 @@ from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.world import JOINED_S, World
+from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire.embedded_protocol import decode_assignment
 
@@ -84,6 +85,7 @@ class _Course(World):
             if not any(fault.kind == "swallow" for fault in self.scenario.faults):
                 # A stable group has overcome every fault, except connections that are silently dead.
                 self.troubled_until = self.loop.time()
+            await self._read_beside_wrong_answers()
             await self._end()
         finally:
             producer.cancel()
@@ -151,6 +153,28 @@ class _Course(World):
                 helped = self._help_the_refused() or (disquiet is not None and self._help_the_unplanned())
             await self._until(self.loop.time() + 0.5)
 
+    async def _read_beside_wrong_answers(self) -> None:
+        """Check that wrong answers about some partitions delay no other, if the scenario has such a fault.
+
+        Another member starts, so that partitions change owners and their offsets are looked up.
+        """
+        fault = next((one for one in reversed(self.scenario.faults) if one.kind in WRONG_ANSWERS), None)
+        if fault is None:
+            return
+        wrong = WRONG_ANSWERS[fault.kind](fault.value)
+        self.history.note("nemesis", f"{fault.kind} until every other partition is read")
+        heal = self.cluster.answer_wrongly(wrong)
+        self.start_another()
+        for partition in self.cluster.partitions():
+            self.cluster.produce(partition, 3)
+        began = self.loop.time()
+        while unread := self._unread(spared=wrong.spares):
+            if self.loop.time() - began > self.bound_s:
+                raise Violation("liveness", f"{self.bound_s:.0f} s of wrong answers about other partitions: {unread}")
+            await self._until(self.loop.time() + 0.5)
+        heal()
+        await self._until_quiet()
+
     def _has_left_joiner(self) -> bool:
         """Return whether a classic group still has a static member that stopped while it joined for the first time.
 
@@ -206,7 +230,7 @@ class _Course(World):
                 return f"{member.name} owns {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
             if isinstance(group, GroupMetadata) and not self._agrees_on_leader(member, group):
                 return f"{member.name} and the group disagree on whether it is the leader, {group.leader_id}"
-        return self._disquiet_partitions(live)
+        return self._unread(committed=True)
 
     def _agrees_on_leader(self, member: MemberProcess, group: GroupMetadata) -> bool:
         leads = group.leader_id == member.member_id
@@ -220,37 +244,63 @@ class _Course(World):
         assigned = {topics[topic_id].name: numbers for topic_id, numbers in member.assigned.items() if topic_id in topics}
         return member.member_epoch, flatten(assigned)
 
-    def _disquiet_partitions(self, live: Sequence[MemberProcess]) -> str | None:
-        checkers = self.checkers
+    def _unread(self, *, spared: Callable[[int], bool] = lambda _: True, committed: bool = False) -> str | None:
+        """Return why a subscribed partition has no owner that has read it to its end, or None.
+
+        ``spared`` selects partitions by their numbers. ``committed``: the owner must also have committed the end.
+        """
+        live = [member for member in self.lives if member.alive]
         wanted = {topic for member in live for topic in self.topics_of(member)}
         for partition in self.cluster.partitions():
-            holders = [holding for holding in checkers.holders(partition) if holding.owner.alive]
-            if partition.topic not in wanted:
+            if partition.topic not in wanted or not spared(partition.partition):
                 continue
+            holders = [holding for holding in self.checkers.holders(partition) if holding.owner.alive]
             if len(holders) != 1:
                 return f"{partition} has {len(holders)} owners"
-            end = self.cluster.end_offset(partition)
-            assert end is not None
-            next_offset = checkers.next_offset(holders[0])
-            if self._emptied(partition, next_offset) or self._begins_at_the_end(holders[0]):
-                # All remaining records were deleted, or no record exists yet, so the owner has nothing to read or to commit.
+            if self._may_stay_unread(holders[0]):
                 continue
-            if checkers.sought_anew(holders[0]) and next_offset == end:
-                # The application chose a position at the end of the new topic, so it need not read the records before this
-                # position.
-                continue
-            if checkers.waits_at_lost_commit(holders[0], end):
-                continue
-            # An application may seek to an offset that a truncation removed, which is after the end of the log.
-            if checkers.covered(partition) < end or (end and next_offset != end):
-                return f"{partition} was processed up to {checkers.covered(partition)} of {end} (next offset {next_offset})"
-            member = holders[0].owner
-            assert isinstance(member, MemberProcess)
-            late = member.spec.commit == "revoke" or checkers.went_back(partition)
-            committed = checkers.first_record(partition, checkers.committed_now(partition))
-            if not late and end and committed != end and not self._emptied(partition, committed):
-                return f"{partition} is committed up to {committed} of {end}"
+            left = self._left_to_read(holders[0]) or (self._left_to_commit(holders[0]) if committed else None)
+            if left is not None:
+                return left
         return None
+
+    def _may_stay_unread(self, holding: Holding) -> bool:
+        checkers, partition = self.checkers, holding.partition
+        end, next_offset = self._end_of(partition), checkers.next_offset(holding)
+        return (
+            # All remaining records were deleted, or no record exists yet, so the owner has nothing to read or to commit.
+            self._emptied(partition, next_offset)
+            or self._begins_at_the_end(holding)
+            # The application chose a position at the end of the new topic, so it need not read the records before it.
+            or (checkers.sought_anew(holding) and next_offset == end)
+            or checkers.waits_at_lost_commit(holding, end)
+        )
+
+    def _left_to_read(self, holding: Holding) -> str | None:
+        partition = holding.partition
+        end, covered, next_offset = (
+            self._end_of(partition),
+            self.checkers.covered(partition),
+            self.checkers.next_offset(holding),
+        )
+        # An application may seek to an offset that a truncation removed, which is after the end of the log.
+        if covered < end or (end and next_offset != end):
+            return f"{partition} was processed up to {covered} of {end} (next offset {next_offset})"
+        return None
+
+    def _left_to_commit(self, holding: Holding) -> str | None:
+        member, partition = holding.owner, holding.partition
+        assert isinstance(member, MemberProcess)
+        late = member.spec.commit == "revoke" or self.checkers.went_back(partition)
+        end, committed = self._end_of(partition), self.checkers.first_record(partition, self.checkers.committed_now(partition))
+        if not late and end and committed != end and not self._emptied(partition, committed):
+            return f"{partition} is committed up to {committed} of {end}"
+        return None
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        end = self.cluster.end_offset(partition)
+        assert end is not None
+        return end
 
     def _emptied(self, partition: TopicPartition, offset: int) -> bool:
         """Return whether retention deleted all records from ``offset`` on, so that nothing remains to be read or committed."""
@@ -260,10 +310,8 @@ class _Course(World):
         """Return whether a member that starts at the end of a log has nothing to read and nothing to commit."""
         owner = holding.owner
         assert isinstance(owner, MemberProcess)
-        log_start, end = self.cluster.log_start(holding.partition), self.cluster.end_offset(holding.partition)
-        checkers = self.checkers
-        position = checkers.position(holding)
-        assert end is not None
+        log_start, end = self.cluster.log_start(holding.partition), self._end_of(holding.partition)
+        position = self.checkers.position(holding)
         if owner.reset not in ("earliest", "none") and (0 <= position < log_start or position > end):
             # Retention removed the position or the commit to start from, or the offset belongs to a deleted topic of the same
             # name. The member continues at the end or with the first remaining record, and no record remains yet.

@@ -6,7 +6,7 @@ answer concerns about a third of the partitions; the client must ask again for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -46,10 +46,15 @@ EditRows = Callable[[Sequence[Any]], Sequence[Any]]
 
 @attrs.frozen(eq=False)
 class WrongAnswer:
-    """One way to answer wrongly: the requests it concerns (API keys), and the change of their responses."""
+    """One way to answer wrongly: the requests it concerns (API keys), and the change of their responses.
+
+    ``spares`` says for a partition's number whether its row stays as it was. ``refuses``: some rows have a final error.
+    """
 
     api_keys: Collection[int]
     change: Callable[[int, Any], Any]
+    spares: Callable[[int], bool]
+    refuses: bool = False
 
 
 class WrongApis:
@@ -93,14 +98,19 @@ def _number(row: Any) -> int:
     return number
 
 
-def _concerns(row: Any, value: int) -> bool:
-    return _number(row) % _SHARE == value % _SHARE
+def _concerns(number: int, value: int) -> bool:
+    return number % _SHARE == value % _SHARE
+
+
+def _sparing(value: int) -> Callable[[int], bool]:
+    return lambda number: not _concerns(number, value)
 
 
 def lacking_rows(api_keys: Collection[int], value: int) -> WrongAnswer:
     """Return the fault that omits the rows of some partitions."""
+    spares = _sparing(value)
     return WrongAnswer(
-        api_keys, lambda _, response: _in_topics(response, lambda rows: [row for row in rows if not _concerns(row, value)])
+        api_keys, lambda _, response: _in_topics(response, lambda rows: [row for row in rows if spares(_number(row))]), spares
     )
 
 
@@ -113,7 +123,7 @@ def foreign_rows(api_keys: Collection[int]) -> WrongAnswer:
         name = "partition" if hasattr(rows[0], "partition") else "partition_index"
         return [attrs.evolve(rows[0], **{name: _FOREIGN + _number(rows[0])}), *rows]
 
-    return WrongAnswer(api_keys, lambda _, response: _in_topics(response, add))
+    return WrongAnswer(api_keys, lambda _, response: _in_topics(response, add), lambda _: True)
 
 
 def refused_rows(value: int) -> WrongAnswer:
@@ -124,9 +134,10 @@ def refused_rows(value: int) -> WrongAnswer:
             worse = {"error_code": REFUSALS[value // _SHARE % len(REFUSALS)], "offset": -1}
         else:
             worse = {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION, "committed_offset": -1}
-        return _in_topics(response, lambda rows: [attrs.evolve(row, **worse) if _concerns(row, value) else row for row in rows])
+        return _in_topics(response, lambda rows: [row if spares(_number(row)) else attrs.evolve(row, **worse) for row in rows])
 
-    return WrongAnswer((LIST_OFFSETS, OFFSET_FETCH), change)
+    spares = _sparing(value)
+    return WrongAnswer((LIST_OFFSETS, OFFSET_FETCH), change, spares, refuses=True)
 
 
 def senseless_offsets(value: int) -> WrongAnswer:
@@ -134,10 +145,11 @@ def senseless_offsets(value: int) -> WrongAnswer:
 
     def change(_: int, response: Any) -> Any:
         return _in_topics(
-            response, lambda rows: [attrs.evolve(row, offset=-1) if _concerns(row, value) else row for row in rows]
+            response, lambda rows: [row if spares(_number(row)) else attrs.evolve(row, offset=-1) for row in rows]
         )
 
-    return WrongAnswer((LIST_OFFSETS,), change)
+    spares = _sparing(value)
+    return WrongAnswer((LIST_OFFSETS,), change, spares)
 
 
 def other_group(value: int) -> WrongAnswer:
@@ -147,4 +159,16 @@ def other_group(value: int) -> WrongAnswer:
         groups = [attrs.evolve(group, group_id=f"{group.group_id}-other") for group in response.groups] if value % 2 else []
         return attrs.evolve(response, groups=groups)
 
-    return WrongAnswer((OFFSET_FETCH,), change)
+    return WrongAnswer((OFFSET_FETCH,), change, lambda _: False)
+
+
+#: Kind of fault -> the wrong answer for a fault's value.
+WRONG_ANSWERS: Mapping[str, Callable[[int], WrongAnswer]] = {
+    "lack": lambda value: lacking_rows(LOOK_UPS, value),
+    "foreign": lambda _: foreign_rows(LOOK_UPS),
+    "refuse": refused_rows,
+    "senseless": senseless_offsets,
+    "groupless": other_group,
+    "lack-fetch": lambda value: lacking_rows((FETCH,), value),
+    "foreign-fetch": lambda _: foreign_rows((FETCH,)),
+}

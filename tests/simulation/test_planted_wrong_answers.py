@@ -9,9 +9,11 @@ import attrs
 import pytest
 
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.errors import IncompleteResponseError
+from consumer_coord.errors import IncompleteResponseError, MalformedMessageError
 from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.sessions import FetchSession
 from consumer_coord.group import committed_offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets, Fetched
 from consumer_coord.leaders import list_offsets
 from consumer_coord.net import group_requests
 from consumer_coord.net.answers import AnswerCheck, Matched
@@ -21,6 +23,7 @@ from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages.log import FetchResponse, PartitionData
 from tests.support.simulation.planting import assert_found
 
 SEEDS = range(100)
@@ -95,6 +98,30 @@ def _fetch_again_at_once(patch: Patch) -> None:
     patch.setattr(BrokerFetches, "_pace", lambda self, response, early: None)
 
 
+def _a_refused_row_costs_all(patch: Patch) -> None:
+    honest = CommittedOffsets.fetched
+
+    async def fetched(self: CommittedOffsets, *arguments: Any, **named: Any) -> Fetched:
+        result = await honest(self, *arguments, **named)
+        if not result.failed:
+            return result
+        return Fetched({}, {**dict.fromkeys(result.found, next(iter(result.failed.values()))), **result.failed})
+
+    patch.setattr(CommittedOffsets, "fetched", fetched)
+
+
+def _a_foreign_row_drops_the_response(patch: Patch) -> None:
+    honest = FetchSession.answered
+
+    def answered(self: FetchSession, response: FetchResponse, *more: Any) -> Matched[TopicPartition, PartitionData]:
+        matched = honest(self, response, *more)
+        if len(matched.rows) < sum(len(topic.partitions) for topic in response.responses):
+            raise MalformedMessageError("a row that was not asked for")
+        return matched
+
+    patch.setattr(FetchSession, "answered", answered)
+
+
 _SKIPPED = frozenset({"skipped", "twice", "durability", "rewind", "again"})
 #: name -> the bug, the kind of wrong answers that reveals it, and the rules that it breaks.
 PLANTED: Mapping[str, tuple[Callable[[Patch], None], str, Collection[str]]] = {
@@ -103,6 +130,8 @@ PLANTED: Mapping[str, tuple[Callable[[Patch], None], str, Collection[str]]] = {
     "an error row is no commit": (_an_error_row_is_no_commit, "refuse", _SKIPPED),
     "-1 is an offset": (_minus_one_is_an_offset, "senseless", {*_SKIPPED, "crash", "raised", "liveness", "stranded"}),
     "rows are read by their place": (_rows_are_read_by_their_place, "foreign", {*_SKIPPED, "agreement", "crash"}),
+    "a refused row costs all": (_a_refused_row_costs_all, "refuse", {"liveness"}),
+    "a foreign row drops the response": (_a_foreign_row_drops_the_response, "foreign-fetch", {"liveness"}),
     "look up again at once": (_look_up_again_at_once, "refuse", {"storms", "liveness"}),
     "fetch again at once": (_fetch_again_at_once, "lack-fetch", {"storms"}),
     "fetched rows are read by their place": (_rows_are_read_by_their_place, "foreign-fetch", {*_SKIPPED, "records", "raised"}),
@@ -116,6 +145,8 @@ _FOUND_BY = {
     "an error row is no commit": 87,
     "-1 is an offset": 35,
     "rows are read by their place": 21,
+    "a refused row costs all": 3,
+    "a foreign row drops the response": 3,
     "look up again at once": 22,
     "fetched rows are read by their place": 3,
 }
