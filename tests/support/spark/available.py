@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import register
+    from consumer_coord.spark.launcher import fast_python
 
     random, early, slowest_s = Random(given.seed), 0, 0.0
     with (
@@ -40,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory() as checkpoint,
         contextlib.ExitStack() as stack,
     ):
+        # On a busy machine, Spark's own start of Python may take longer than the ten seconds that Spark waits for it.
+        launchers = stack.enter_context(tempfile.TemporaryDirectory())
+        os.environ["PYSPARK_PYTHON"] = fast_python(launchers, fork_server=True)
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
