@@ -74,6 +74,21 @@ FRAMEWORKS: Mapping[str, Framework] = {
         # This file imports the brokers of all other systems.
         ("tests/brokers/confluent", "-m", "confluent", "--ignore", "tests/brokers/confluent/test_misconfigure.py"),
     ),
+    # Its tests start Kafka in containers; the plugin gives them the cluster at the port instead. They need transactions.
+    "quix": Framework(
+        "quixstreams==3.25.0",
+        ("pytest==8.4.2", "testcontainers==4.13.2", "fastavro", "protobuf>=5.27.2,<7", "pandas<3"),
+        (
+            "tests/test_quixstreams/test_app.py",
+            "tests/test_quixstreams/test_internal_consumer",
+            "tests/test_quixstreams/test_kafka",
+            "tests/test_quixstreams/test_checkpointing.py",
+            "tests/test_quixstreams/test_models/test_topics",
+            "tests/test_quixstreams/test_sources/test_core/test_kafka.py",
+            "-p",
+            "kafka_without_containers",
+        ),
+    ),
 }
 
 

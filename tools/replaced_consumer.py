@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+
 import confluent_kafka
-import confluent_kafka.aio
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 
 confluent_kafka.Consumer = GroupConsumer
-confluent_kafka.aio.AIOConsumer = AsyncGroupConsumer
+# Older versions have no consumer for asyncio.
+if importlib.util.find_spec("confluent_kafka.aio") is not None:
+    importlib.import_module("confluent_kafka.aio").AIOConsumer = AsyncGroupConsumer  # type: ignore[attr-defined]
