@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
+from consumer_coord.confluent.rows import GivenRows, seconds
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.rows import GivenRows, seconds
 from consumer_coord.errors import IllegalStateError
 
 if TYPE_CHECKING:

@@ -25,24 +25,14 @@ from confluent_kafka import Message
 
 from assignors.base import Assignor
 from consumer_coord.config import Config, parse
-from consumer_coord.consumer import group_metadata
-from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
-from consumer_coord.consumer.arrow_arguments import entries_of
-from consumer_coord.consumer.async_members import LoopMember
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
-from consumer_coord.consumer.data_plane import DataPlane
-from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.arguments import constructor_arguments, flag, subscription_arguments
-from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.kafka_exceptions import (
+from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag, subscription_arguments
+from consumer_coord.confluent.group_lines import group_lines
+from consumer_coord.confluent.kafka_exceptions import (
     kafka_exceptions,
     raise_converted,
     to_kafka_exception,
 )
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows, to_native
-from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import (
+from consumer_coord.confluent.rows import (
     GivenRows,
     Row,
     Rows,
@@ -52,13 +42,28 @@ from consumer_coord.consumer.librdkafka.rows import (
     is_out_of_range,
     known,
     milliseconds,
+    native,
     nothing_to_commit,
+    partition_of,
+    position_of,
     raise_if_all_failed,
+    rows,
     seconds,
     to_commit,
+    to_native,
     to_rows,
     to_store,
 )
+from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
+from consumer_coord.consumer.arrow_arguments import entries_of
+from consumer_coord.consumer.async_members import LoopMember
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.data_plane import DataPlane
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import FOREVER_S, Engine
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
+from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy

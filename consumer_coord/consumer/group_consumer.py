@@ -23,40 +23,42 @@ import confluent_kafka
 from confluent_kafka import Message, cimpl
 
 from assignors.base import Assignor
-from consumer_coord.consumer import group_metadata
-from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
-from consumer_coord.consumer.arrow_calls import ArrowCalls
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
-from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
-from consumer_coord.consumer.librdkafka.arguments import (
+from consumer_coord.confluent.arguments import (
+    Topics,
     check_timeout,
     checked_rows,
     constructor_arguments,
     flag,
     subscription_arguments,
 )
-from consumer_coord.consumer.librdkafka.events import error_messages, is_delivered
-from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.kafka_exceptions import (
+from consumer_coord.confluent.events import error_messages, is_delivered
+from consumer_coord.confluent.group_lines import group_lines
+from consumer_coord.confluent.kafka_exceptions import (
     drop_in_exceptions,
     kafka_exceptions,
     raise_cause,
     to_kafka_exception,
 )
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
-from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import (
+from consumer_coord.confluent.rows import (
     GivenRows,
     Rows,
     assigned_rows,
     distinct_positions_of,
     is_out_of_range,
     milliseconds,
+    rows,
     seconds,
 )
+from consumer_coord.confluent.tracing import traced
+from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
+from consumer_coord.consumer.arrow_calls import ArrowCalls
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
+from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
-from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy

@@ -12,8 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaEr
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.data_plane import OFFSET_TAIL_BASE
 from consumer_coord.errors import NoOffsetError
+from consumer_coord.offsets import OFFSET_TAIL_BASE
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
 from tests.support.waiting import eventually

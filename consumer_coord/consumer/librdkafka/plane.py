@@ -22,7 +22,8 @@ from typing import Any, Final, TypeVar
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
+from consumer_coord.confluent.rows import epoch_of, native, partition_of, rows
+from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
@@ -451,56 +452,3 @@ def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]
     """
     checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
     return {partition.topic for partition in positions} - checked
-
-
-#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without this byte.
-#: Rows are committed in the same way, so that clients of both kinds can be in one group.
-_END_OF_TEXT = "\0"
-
-
-def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> confluent_kafka.TopicPartition:
-    """Return a partition as confluent-kafka's TopicPartition."""
-    if position is None:
-        return confluent_kafka.TopicPartition(partition.topic, partition.partition)
-    topic, number = partition
-    offset, epoch, metadata = position.offset, position.leader_epoch, position.metadata
-    # A row without metadata has None as its metadata, which the constructor does not accept.
-    if metadata:
-        return confluent_kafka.TopicPartition(topic, number, offset, metadata.removesuffix(_END_OF_TEXT), leader_epoch=epoch)
-    return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)
-
-
-def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    """Return partitions as confluent-kafka's TopicPartition, sorted."""
-    return [native(partition) for partition in sorted(partitions)]
-
-
-def epoch_of(row: confluent_kafka.TopicPartition) -> int:
-    """Return a row's leader epoch; -1 if the row has no epoch."""
-    return -1 if row.leader_epoch is None else int(row.leader_epoch)
-
-
-def to_native(row: Any) -> confluent_kafka.TopicPartition:
-    """Return confluent-kafka's TopicPartition for any object with a topic and a partition."""
-    return row if isinstance(row, confluent_kafka.TopicPartition) else native(partition_of(row), position_of(row))
-
-
-def partition_of(row: Any) -> TopicPartition:
-    """Return a row's topic and partition; raise TypeError if the object has no topic or no partition."""
-    try:
-        return TopicPartition(row.topic, row.partition)
-    except AttributeError:
-        raise TypeError(f"requires list of TopicPartition, such as [TopicPartition('orders', 0)], not {row!r}") from None
-
-
-def position_of(row: Any) -> OffsetAndMetadata:
-    """Return the offset, epoch and metadata of a row; ``OFFSET_INVALID`` for a partition without an offset."""
-    if not isinstance(row, confluent_kafka.TopicPartition):
-        offset = getattr(row, "offset", None)
-        return OffsetAndMetadata(OFFSET_INVALID if offset is None else offset)
-    return OffsetAndMetadata(row.offset, epoch_of(row), "" if row.metadata is None else row.metadata + _END_OF_TEXT)
-
-
-def is_known(position: OffsetAndMetadata) -> bool:
-    """Return whether a position has an offset, possibly a logical offset."""
-    return position.offset != OFFSET_INVALID

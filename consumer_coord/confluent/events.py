@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
+from consumer_coord.confluent.kafka_exceptions import to_kafka_error
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
