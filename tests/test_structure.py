@@ -208,6 +208,18 @@ def test_confluent_kafkas_types_know_no_consumer() -> None:
         assert not found, f"{name} imports {found}"
 
 
+def test_confluent_kafka_is_imported_in_one_package() -> None:
+    """Except librdkafka's plane; and examples, which import it with a producer or an administrator of confluent-kafka's."""
+    for package in ("consumer_coord", "assignors"):
+        for name, file in modules_below(package):
+            if not within(name, ("consumer_coord.confluent", "consumer_coord.consumer.librdkafka.plane")):
+                found = {one for one in imports_of(file) if within(one, ("confluent_kafka",))}
+                assert not found, f"{name} imports {found}"
+    for name, file in modules_below("examples"):
+        found = {one for one in imports_of(file) if within(one, ("confluent_kafka",))}
+        assert not found or found & {"confluent_kafka.Producer", "confluent_kafka.admin.AdminClient"}, f"{name} imports {found}"
+
+
 def test_what_reads_columns_does_not_know_librdkafka() -> None:
     for name, file in modules_below("consumer_coord"):
         if within(name, READ_COLUMNS):

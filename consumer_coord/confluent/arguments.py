@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeAlias, TypedDict
 
-import confluent_kafka
-
 from consumer_coord.config import refuse_other_spellings
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.settings import as_boolean
 from consumer_coord.topic_partition import TopicPartition
@@ -56,7 +55,7 @@ def checked_rows(rows: Any) -> list[Any]:
     if not isinstance(rows, list):
         raise TypeError(f"requires list of TopicPartition, not {rows!r}")
     for row in rows:
-        if not isinstance(row, (confluent_kafka.TopicPartition, TopicPartition)):
+        if not isinstance(row, (NativePartition, TopicPartition)):
             raise TypeError(f"expected TopicPartition of confluent_kafka or consumer_coord, not {row!r}")
     return rows
 

@@ -39,9 +39,14 @@ class AsyncArrowCalls:
         def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
 
     def _read_messages(self) -> None:
-        """Record that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
+        """Record that this consumer reads messages.
+
+        Raise :class:`IllegalStateError` if it reads columns, and ImportError without librdkafka.
+        """
         if self._arrow is not None:
             raise IllegalStateError(MIXED_AFTER_COLUMNS)
+        if self._threaded is not None:
+            self._threaded.require()
         self._reads_messages = True
 
     async def consume_arrow(

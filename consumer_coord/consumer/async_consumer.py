@@ -20,9 +20,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-import confluent_kafka
-from confluent_kafka import Message
-
 from assignors.base import Assignor
 from consumer_coord.config import Config, parse
 from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag, subscription_arguments
@@ -54,6 +51,7 @@ from consumer_coord.confluent.rows import (
     to_rows,
     to_store,
 )
+from consumer_coord.confluent.types import KafkaError, Message
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
@@ -425,7 +423,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_application(callback, await completed(what, self._made))
-            if isinstance(what, confluent_kafka.KafkaError):
+            if isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._report_outcomes()

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-import confluent_kafka
-from confluent_kafka import Message
-
 from consumer_coord.config import Config
 from consumer_coord.confluent.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions
@@ -28,6 +25,8 @@ from consumer_coord.confluent.rows import (
     to_rows,
     to_store,
 )
+from consumer_coord.confluent.types import Message
+from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
@@ -174,7 +173,7 @@ class OffsetCalls(Turns):
         wanted = self._named(partitions)
         self._run(lambda: self._engine.resume(wanted))
 
-    def paused(self) -> frozenset[confluent_kafka.TopicPartition]:
+    def paused(self) -> frozenset[NativePartition]:
         """Return the paused partitions."""
         return frozenset(rows(self._use(lambda: self._engine.paused)))
 

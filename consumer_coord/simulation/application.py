@@ -17,11 +17,11 @@ from random import Random
 from typing import Any
 
 import attrs
-from confluent_kafka import OFFSET_INVALID
-from confluent_kafka import TopicPartition as Row
 
 from assignors.base import Assignor
 from consumer_coord.confluent.rows import native, partition_of
+from consumer_coord.confluent.types import OFFSET_INVALID
+from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
 from consumer_coord.group.commits import Ticket

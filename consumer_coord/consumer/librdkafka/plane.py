@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, cimpl
-
 from consumer_coord.confluent.rows import epoch_of, native, partition_of, rows
+from consumer_coord.confluent.types import KafkaError, KafkaException, own_because
+from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
@@ -30,7 +29,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
-from consumer_coord.settings import KNOWN, as_boolean
+from consumer_coord.settings import KNOWN, as_boolean, refuse_unknown
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -92,21 +91,40 @@ class Librdkafka:
         self._asked_until: dict[str, float] = {}
         #: True after the first assignment. From then on, a Fetch may be in flight.
         self._has_fetched = False
-        # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
-        importlib.import_module("confluent_kafka.admin")
-        made = with_tokens(settings)
+        made = self._prepared(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
         self._made_of = made, keywords
         #: librdkafka's handle; after :meth:`release`, the next use creates another handle.
-        self.handle: Any = self._make()
+        self.handle: Any = self._make() if own_because is None else _Released(self)
         _planes.add(self)
         #: Whether librdkafka reports that it has reached the end of a partition. After another assignment of the partition,
         #: librdkafka reports the end again.
         self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
+    def _prepared(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the handle; without librdkafka, which would check their names, check them."""
+        if own_because is not None:
+            refuse_unknown(settings)
+            return dict(settings)
+        # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
+        importlib.import_module("confluent_kafka.admin")
+        return with_tokens(settings)
+
+    def require(self) -> None:
+        """Raise ImportError if librdkafka is not installed."""
+        if own_because is not None:
+            raise ImportError(
+                f"reading messages needs librdkafka, which is in confluent-kafka 2.x, but {own_because}:"
+                " pip install 'confluent-kafka>=2.8,<3'. consume_arrow reads without it"
+            ) from own_because
+
     def _make(self) -> Any:
+        self.require()
+        from confluent_kafka import __version__ as installed
+        from confluent_kafka import cimpl
+
         made, keywords = self._made_of
         try:
             # The C class, because applications and tracing libraries may replace confluent_kafka.Consumer.
@@ -115,7 +133,6 @@ class Librdkafka:
             reason = error.args[0].str()
             unknown = re.fullmatch(r'No such configuration property: "(.*)"', reason)
             if unknown and unknown[1] in LIBRDKAFKA:
-                installed = confluent_kafka.__version__
                 raise ConfigurationError(
                     f"{unknown[1]} needs a newer confluent-kafka: the installed version {installed} does not know this setting,"
                     f" version {KNOWN_BY} does"
@@ -212,7 +229,7 @@ class Librdkafka:
             for topic in topics:
                 # This call does not wait, but makes librdkafka look up the topic as well. The request below is lost if
                 # librdkafka closes its connection to a bootstrap server, as it does at each start.
-                self.handle.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), cached=True)
+                self.handle.get_watermark_offsets(NativePartition(topic, 0), cached=True)
             if len(topics) == 1:
                 self._record(self.handle.list_topics(topics[0], timeout=limit_s).topics)
             else:
@@ -290,7 +307,7 @@ class Librdkafka:
 
 
 class _Released:
-    """Takes the place of a handle that was destroyed; the first use creates another handle."""
+    """Takes the place of a handle that was destroyed, or cannot be made; its use creates another handle, or raises."""
 
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._librdkafka = librdkafka
@@ -309,6 +326,10 @@ class OffLoop:
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._kafka = librdkafka
         self._last: asyncio.Future[Any] | None = None
+
+    def require(self) -> None:
+        """See :meth:`Librdkafka.require`."""
+        self._kafka.require()
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Start a call on the other thread."""
