@@ -66,11 +66,19 @@ from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.errors import ClosedError, ConcurrentUseError, ConfigurationError, CoordinatorError, IllegalStateError
+from consumer_coord.errors import (
+    ClosedError,
+    ConcurrentUseError,
+    ConfigurationError,
+    CoordinatorError,
+    IllegalStateError,
+    RetriableError,
+)
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import Clusters, shared_clusters
 from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
@@ -595,7 +603,15 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def cluster_id(self, timeout: float = -1) -> str | None:
         """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
-        return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
+        async with self._used() as engine:
+            cluster, limit_ms = engine.core.cluster, milliseconds(timeout)
+            if cluster.metadata.cluster_id is None:
+                try:
+                    limit_ms = self._settings.coordinator.default_api_timeout_ms if limit_ms is None else limit_ms
+                    await cluster.refresh(Deadline.after(limit_ms))
+                except RetriableError:
+                    return None
+            return cluster.metadata.cluster_id
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
         """Set the SASL user name and password of new connections; mechanisms without passwords ignore them.

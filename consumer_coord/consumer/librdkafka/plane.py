@@ -107,6 +107,8 @@ class Librdkafka:
         """Return the settings of the handle; without librdkafka, which would check their names, check them."""
         if own_because is not None:
             refuse_unknown(settings)
+            if silent := [name for name in _CALLBACKS if settings.get(name) is not None]:
+                logger.warning("without confluent-kafka 2.x, %s: never called", ", ".join(silent))
             return dict(settings)
         # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
         importlib.import_module("confluent_kafka.admin")
@@ -117,7 +119,8 @@ class Librdkafka:
         if own_because is not None:
             raise ImportError(
                 f"reading messages needs librdkafka, which is in confluent-kafka 2.x, but {own_because}:"
-                " pip install 'confluent-kafka>=2.8,<3'. consume_arrow reads without it"
+                " pip install 'confluent-kafka>=2.8,<3'. consume_arrow reads without it",
+                name="confluent_kafka",
             ) from own_because
 
     def _make(self) -> Any:
@@ -303,7 +306,7 @@ class Librdkafka:
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""
-        return frozenset(partition_of(row) for row in self.handle.assignment())
+        return frozenset(partition_of(row) for row in self.handle.assignment()) if self.is_open else frozenset()
 
 
 class _Released:
