@@ -140,7 +140,7 @@ class DeserializingConsumer(_Consumer):  # type: ignore[misc]  # the consumer it
     def _close_owned(self) -> None:
         owned, self._owned = self._owned, []
         with contextlib.ExitStack() as every:
-            for one in owned:
+            for one in reversed(owned):
                 every.callback(getattr(one, "close", _nothing))
 
     def poll(self, timeout: float = -1) -> Any:

@@ -60,6 +60,13 @@ def test_every_module_can_be_imported(environment: str) -> None:
     assert all("confluent_kafka" not in text for text in exported.values()) == ours
 
 
+def test_with_confluent_kafka_the_own_classes_are_not_loaded() -> None:
+    code = "import json, sys, consumer_coord.consumer.deserializing; print(json.dumps(list(sys.modules)))"
+    loaded = program("installed", code)
+    assert "confluent_kafka.cimpl" in loaded
+    assert not [name for name in loaded if name.startswith("consumer_coord.confluent.own_") or name.endswith(".error_table")]
+
+
 def pytest_in(environment: str, *arguments: str) -> None:
     """Run tests in an environment; fail with their output if one fails or none passes."""
     ran = run(environment, 840, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, *arguments)
