@@ -122,3 +122,11 @@ def test_the_commands_work(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[s
         consumer.commit(consumer.consume_arrow(timeout=60), asynchronous=False)
     assert main(["lag", "billing", "--bootstrap-server", kafka.bootstrap_servers]) == 0
     assert "orders" in capsys.readouterr().out
+
+
+def test_an_unknown_option_of_spark_is_an_error() -> None:
+    source: Any = pytest.importorskip("consumer_coord.spark.source")
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "kafka.group.id": "billing"}
+    source.KafkaGroupSource(options)
+    with pytest.raises(ConfigurationError, match=r"fetch\.wait\.max\.mss.*did you mean"):
+        source.KafkaGroupSource({**options, "kafka.fetch.wait.max.mss": "1"})
