@@ -11,12 +11,12 @@ from __future__ import annotations
 import enum
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.setting_names import LIBRDKAFKA
+from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
 
 #: The group protocols.
 CLASSIC = "classic"
@@ -518,6 +518,14 @@ ALIASES = {
 
 #: Every setting that one of the planes knows.
 KNOWN = SETTINGS.keys() | ALIASES.keys() | LIBRDKAFKA
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raise :class:`~consumer_coord.errors.ConfigurationError` for a name that neither this package nor librdkafka knows."""
+    for name in names:
+        if name not in KNOWN:
+            raise ConfigurationError(f'No such configuration property: "{name}"{did_you_mean(name, KNOWN)}')
+
 
 #: Settings of the classic protocol -> their replacements in the consumer protocol.
 CLASSIC_ONLY = {

@@ -37,6 +37,7 @@ PURE = (
 )
 #: Packages above the core.  The rest runs in three homes (thread, loop, simulation) and knows none of them.
 ABOVE_CORE = (
+    "consumer_coord.confluent",
     "consumer_coord.consumer",
     "consumer_coord.runtime.background",
     "consumer_coord.runtime.blocking_coordinator",
@@ -50,6 +51,21 @@ ABOVE_CORE = (
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
     "consumer_coord.watch",
+)
+#: Modules that read with this package's own Fetch requests.
+READ_COLUMNS = (
+    "consumer_coord.fetch",
+    "consumer_coord.columns",
+    "consumer_coord.consumer.arrow_arguments",
+    "consumer_coord.consumer.arrow_calls",
+    "consumer_coord.consumer.arrow_reads",
+    "consumer_coord.consumer.chunks",
+    "consumer_coord.consumer.deliveries",
+    "consumer_coord.consumer.engine",
+    "consumer_coord.consumer.fetch_plane",
+    "consumer_coord.consumer.turns",
+    "consumer_coord.consumer.worker",
+    "consumer_coord.spark",
 )
 #: Modules that the broker may import. The client is not among them; assignors are, because the broker assigns under the
 #: consumer protocol (KIP-848).
@@ -184,6 +200,31 @@ def test_the_core_imports_nothing_above_it() -> None:
         if is_core(name):
             above = {one for one in imports_of(file) if within(one, (*ABOVE_CORE, "confluent_kafka", "pyspark"))}
             assert not above, f"{name} imports {above}"
+
+
+def test_confluent_kafkas_types_know_no_consumer() -> None:
+    for name, file in modules_below("consumer_coord/confluent"):
+        found = {one for one in imports_of(file) if within(one, ("consumer_coord.consumer", "consumer_coord.spark"))}
+        assert not found, f"{name} imports {found}"
+
+
+def test_confluent_kafka_is_imported_in_one_package() -> None:
+    """Except librdkafka's plane; and examples, which import it with a producer or an administrator of confluent-kafka's."""
+    for package in ("consumer_coord", "assignors"):
+        for name, file in modules_below(package):
+            if not within(name, ("consumer_coord.confluent", "consumer_coord.consumer.librdkafka.plane")):
+                found = {one for one in imports_of(file) if within(one, ("confluent_kafka",))}
+                assert not found, f"{name} imports {found}"
+    for name, file in modules_below("examples"):
+        found = {one for one in imports_of(file) if within(one, ("confluent_kafka",))}
+        assert not found or found & {"confluent_kafka.Producer", "confluent_kafka.admin.AdminClient"}, f"{name} imports {found}"
+
+
+def test_what_reads_columns_does_not_know_librdkafka() -> None:
+    for name, file in modules_below("consumer_coord"):
+        if within(name, READ_COLUMNS):
+            found = {one for one in imports_of(file) if within(one, ("consumer_coord.consumer.librdkafka",))}
+            assert not found, f"{name} imports {found}"
 
 
 def test_the_broker_imports_the_wire_and_nothing_of_the_client() -> None:

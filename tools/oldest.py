@@ -25,6 +25,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/net",
         "tests/runtime",
         "tests/group",
+        "tests/confluent",
         "tests/consumer",
         "tests/test_config.py",
         "tests/conformance/confluent_kafka",

@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
-from confluent_kafka import Message
-
+from consumer_coord.confluent.kafka_exceptions import kafka_exceptions
+from consumer_coord.confluent.rows import native, partition_of, rows
+from consumer_coord.confluent.types import Message
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.kafka_exceptions import kafka_exceptions
-from consumer_coord.consumer.librdkafka.plane import native, partition_of, rows
 from consumer_coord.consumer.librdkafka.refusals import message_failure
 from consumer_coord.group.subscription import TopicSubscription
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from confluent_kafka import Message
-
+from consumer_coord.confluent.types import Message
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.commits import Entry
 from consumer_coord.topic_partition import TopicPartition

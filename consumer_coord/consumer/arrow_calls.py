@@ -9,11 +9,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from consumer_coord.column_names import COLUMNS
+from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
+from consumer_coord.confluent.rows import GivenRows, seconds
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, SLICE_S
-from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
-from consumer_coord.consumer.librdkafka.rows import GivenRows, seconds
 from consumer_coord.consumer.offset_calls import OffsetCalls
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError

@@ -9,19 +9,18 @@ from typing import Any, Literal
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
+from consumer_coord.confluent.arguments import checked_rows
+from consumer_coord.confluent.rows import GivenRows, distinct_positions_of
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
-from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
-from consumer_coord.consumer.librdkafka.arguments import checked_rows
-from consumer_coord.consumer.librdkafka.rows import GivenRows, distinct_positions_of
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.net.metadata import is_other
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OFFSET_BEGINNING, OFFSET_END, OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 

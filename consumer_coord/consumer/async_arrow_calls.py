@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
+from consumer_coord.confluent.rows import GivenRows, seconds
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.rows import GivenRows, seconds
 from consumer_coord.errors import IllegalStateError
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ class AsyncArrowCalls:
         def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
 
     def _read_messages(self) -> None:
-        """Record that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
+        """Record that this consumer reads messages.
+
+        Raise :class:`IllegalStateError` if it reads columns, and ImportError without librdkafka.
+        """
         if self._arrow is not None:
             raise IllegalStateError(MIXED_AFTER_COLUMNS)
+        if self._threaded is not None:
+            self._threaded.require()
         self._reads_messages = True
 
     async def consume_arrow(

@@ -20,29 +20,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-import confluent_kafka
-from confluent_kafka import Message
-
 from assignors.base import Assignor
 from consumer_coord.config import Config, parse
-from consumer_coord.consumer import group_metadata
-from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
-from consumer_coord.consumer.arrow_arguments import entries_of
-from consumer_coord.consumer.async_members import LoopMember
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
-from consumer_coord.consumer.data_plane import DataPlane
-from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.arguments import constructor_arguments, flag, subscription_arguments
-from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.kafka_exceptions import (
+from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag, subscription_arguments
+from consumer_coord.confluent.group_lines import group_lines
+from consumer_coord.confluent.kafka_exceptions import (
     kafka_exceptions,
     raise_converted,
     to_kafka_exception,
 )
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows, to_native
-from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import (
+from consumer_coord.confluent.rows import (
     GivenRows,
     Row,
     Rows,
@@ -52,22 +39,46 @@ from consumer_coord.consumer.librdkafka.rows import (
     is_out_of_range,
     known,
     milliseconds,
+    native,
     nothing_to_commit,
+    partition_of,
+    position_of,
     raise_if_all_failed,
+    rows,
     seconds,
     to_commit,
+    to_native,
     to_rows,
     to_store,
 )
+from consumer_coord.confluent.types import KafkaError, Message
+from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
+from consumer_coord.consumer.arrow_arguments import entries_of
+from consumer_coord.consumer.async_members import LoopMember
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.data_plane import DataPlane
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import FOREVER_S, Engine
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
+from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.errors import ClosedError, ConcurrentUseError, ConfigurationError, CoordinatorError, IllegalStateError
+from consumer_coord.errors import (
+    ClosedError,
+    ConcurrentUseError,
+    ConfigurationError,
+    CoordinatorError,
+    IllegalStateError,
+    RetriableError,
+)
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import Clusters, shared_clusters
 from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
@@ -420,7 +431,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_application(callback, await completed(what, self._made))
-            if isinstance(what, confluent_kafka.KafkaError):
+            if isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._report_outcomes()
@@ -592,7 +603,15 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def cluster_id(self, timeout: float = -1) -> str | None:
         """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
-        return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
+        async with self._used() as engine:
+            cluster, limit_ms = engine.core.cluster, milliseconds(timeout)
+            if cluster.metadata.cluster_id is None:
+                try:
+                    limit_ms = self._settings.coordinator.default_api_timeout_ms if limit_ms is None else limit_ms
+                    await cluster.refresh(Deadline.after(limit_ms))
+                except RetriableError:
+                    return None
+            return cluster.metadata.cluster_id
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
         """Set the SASL user name and password of new connections; mechanisms without passwords ignore them.

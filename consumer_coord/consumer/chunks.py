@@ -15,12 +15,12 @@ from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
-from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
+from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Delivered, Span
 from consumer_coord.consumer.worker import Cursor, Worker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata, before, partition_of_message
 from consumer_coord.topic_partition import TopicPartition
 
 #: Maximum number of chunks to take in one call. (``queued.max.messages.kbytes`` limits the bytes of chunks.)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import confluent_kafka
-
+from consumer_coord.confluent import deserializing
 from consumer_coord.consumer.group_consumer import GroupConsumer
 
-_ConfluentDeserializing: Any = confluent_kafka.DeserializingConsumer
+_ConfluentDeserializing: Any = deserializing.DeserializingConsumer
 
 
 class DeserializingConsumer(_ConfluentDeserializing, GroupConsumer):  # type: ignore[misc]  # the other base is of type Any

@@ -28,14 +28,7 @@ from typing import Any, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
-from consumer_coord.consumer.data_plane import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    OFFSET_STORED,
-    OFFSET_TAIL_BASE,
-    DataPlane,
-)
+from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.partitions import (
     ABSENT,
     Origin,
@@ -71,7 +64,15 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.leaders.list_offsets import list_offsets
 from consumer_coord.net.metadata import is_other
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    OFFSET_TAIL_BASE,
+    CommitResult,
+    OffsetAndMetadata,
+)
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed

@@ -19,44 +19,44 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self
 
-import confluent_kafka
-from confluent_kafka import Message, cimpl
-
 from assignors.base import Assignor
-from consumer_coord.consumer import group_metadata
-from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
-from consumer_coord.consumer.arrow_calls import ArrowCalls
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions, Topics
-from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
-from consumer_coord.consumer.librdkafka.arguments import (
+from consumer_coord.confluent.arguments import (
+    Topics,
     check_timeout,
     checked_rows,
     constructor_arguments,
     flag,
     subscription_arguments,
 )
-from consumer_coord.consumer.librdkafka.events import error_messages, is_delivered
-from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.kafka_exceptions import (
+from consumer_coord.confluent.events import error_messages, is_delivered
+from consumer_coord.confluent.group_lines import group_lines
+from consumer_coord.confluent.kafka_exceptions import (
     drop_in_exceptions,
     kafka_exceptions,
     raise_cause,
     to_kafka_exception,
 )
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
-from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.rows import (
+from consumer_coord.confluent.rows import (
     GivenRows,
     Rows,
     assigned_rows,
     distinct_positions_of,
     is_out_of_range,
     milliseconds,
+    rows,
     seconds,
 )
+from consumer_coord.confluent.tracing import traced
+from consumer_coord.confluent.types import Consumer, KafkaError, Message
+from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
+from consumer_coord.consumer.arrow_calls import ArrowCalls
+from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
+from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
-from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
@@ -81,7 +81,7 @@ logger: Final = get_logger(__name__)
 _MOST_NOTES = 100
 #: confluent-kafka's limit of ``num_messages`` in one ``consume()``.
 _MOST_MESSAGES = 1_000_000
-_ConfluentConsumer: Any = cimpl.Consumer
+_ConfluentConsumer: Any = Consumer
 
 #: The attributes that ``__init__`` sets; see :class:`_NotMade`.
 _MADE_OF = (
@@ -246,7 +246,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_back(callback, await completed(what, self._engine))
-            if isinstance(what, confluent_kafka.KafkaError):
+            if isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
         await self._report_commits()
@@ -490,6 +490,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""
         self._check_open()
+        self._librdkafka.require()
         self._reads_messages = True
         self._deliveries.finish(get_ident())
         if self._take_notes():
@@ -537,6 +538,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Return messages for a poll inside a callback, without processing changes of the group."""
         if self._arrow is not None:
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
+        self._librdkafka.require()
         me, ends = get_ident(), time.monotonic() + seconds(timeout, FOREVER_S)
         self._deliveries.finish(me)
         while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-import confluent_kafka
-from confluent_kafka import Message
-
 from consumer_coord.config import Config
-from consumer_coord.consumer.arrow_arguments import entries_of
-from consumer_coord.consumer.engine import GRACE_S, Engine
-from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
-from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
-from consumer_coord.consumer.librdkafka.rows import (
+from consumer_coord.confluent.arguments import FormerKeywords, checked_rows, commit_keywords
+from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions
+from consumer_coord.confluent.rows import (
     GivenRows,
     Row,
     Rows,
     commit_reports,
     milliseconds,
+    native,
     nothing_to_commit,
+    partition_of,
+    position_of,
     raise_if_any_failed,
+    rows,
     to_commit,
+    to_native,
     to_rows,
     to_store,
 )
+from consumer_coord.confluent.types import Message
+from consumer_coord.confluent.types import TopicPartition as NativePartition
+from consumer_coord.consumer.arrow_arguments import entries_of
+from consumer_coord.consumer.engine import GRACE_S, Engine
+from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.turns import T, Turns
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Entry
@@ -169,7 +173,7 @@ class OffsetCalls(Turns):
         wanted = self._named(partitions)
         self._run(lambda: self._engine.resume(wanted))
 
-    def paused(self) -> frozenset[confluent_kafka.TopicPartition]:
+    def paused(self) -> frozenset[NativePartition]:
         """Return the paused partitions."""
         return frozenset(rows(self._use(lambda: self._engine.paused)))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from threading import get_ident
 from typing import Any, TypeVar
 
-from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, to_kafka_exception
 from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ClosedError, ConcurrentUseError
 from consumer_coord.group.coordinator import ConsumerCoordinator

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, before, partition_of_message
+from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.partitions import Partition, Plan, Read, Verdict, judge
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OFFSET_INVALID, OffsetAndMetadata, before, partition_of_message
 from consumer_coord.topic_partition import TopicPartition
 
 #: Number of messages per call. librdkafka needs 1.2-1.7 us for a call that returns one message, but only 0.4-0.7 us per message

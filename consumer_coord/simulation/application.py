@@ -17,18 +17,17 @@ from random import Random
 from typing import Any
 
 import attrs
-from confluent_kafka import OFFSET_INVALID
-from confluent_kafka import TopicPartition as Row
 
 from assignors.base import Assignor
-from consumer_coord.consumer.data_plane import partition_of_message
-from consumer_coord.consumer.librdkafka.plane import native, partition_of
+from consumer_coord.confluent.rows import native, partition_of
+from consumer_coord.confluent.types import OFFSET_INVALID
+from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata, partition_of_message
 from consumer_coord.simulation.bounded import BoundedRead, draw_bounds
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation

@@ -13,9 +13,9 @@ from random import Random
 import attrs
 
 from consumer_coord.columns import ArrowColumns
-from consumer_coord.consumer.data_plane import OFFSET_END
 from consumer_coord.leaders.list_offsets import list_offsets
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import OFFSET_END
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation

@@ -11,10 +11,10 @@ import attrs
 from assignors.base import Assignor
 from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, CoordinatorConfig
+from consumer_coord.confluent.rows import Positions, Rows, committed_rows
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.rows import Positions, Rows, committed_rows
 from consumer_coord.environment import RunBlocking
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING

@@ -16,10 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
-
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.broker.topics import Partition
+from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.deliveries import Span
 from consumer_coord.offsets import OffsetAndMetadata

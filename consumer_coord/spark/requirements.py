@@ -12,7 +12,6 @@ from pathlib import Path
 #: Module -> the package that pip installs.
 MODULES = {
     "attrs": "attrs",
-    "confluent_kafka": "confluent-kafka",
     "cramjam": "cramjam",
     "numpy": "numpy",
     "pyarrow": "pyarrow",

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
+from consumer_coord.settings import refuse_unknown
 from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.options import (
@@ -155,12 +156,15 @@ def _spark_files_on_path() -> Sequence[str]:
 
 
 def check_data_plane(options: ReadOptions) -> None:
-    """Check librdkafka's settings with librdkafka: an unknown ``kafka.*`` key is an error at ``load()``."""
-    from confluent_kafka import Consumer, KafkaException
+    """Check librdkafka's settings, with librdkafka if it is installed: an unknown ``kafka.*`` key is an error at ``load()``."""
+    from consumer_coord.confluent.types import Consumer, KafkaException, own_because
 
     settings = options.data_plane()
     # Leave out the callback, because this consumer would request a token. The callback was checked earlier.
     settings.pop(OAUTH_CB, None)
+    if own_because is not None:
+        refuse_unknown(settings)
+        return
     try:
         Consumer(settings, logger=logger).close()
     except KafkaException as error:

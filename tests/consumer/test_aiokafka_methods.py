@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.topic_partition import TopicPartition as Named
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.consumer.librdkafka.plane import Threaded
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
 from tests.support.waiting import eventually_async

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import ArrowColumns
+from consumer_coord.confluent import TopicPartition
 from consumer_coord.errors import IllegalStateError
 from tests.consumer.test_async_consumer import DEADLINE_S, MODERN, PARTITIONS, consumer, produce
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from assignors import CooperativeStickyAssignor, RangeAssignor
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.errors import CallbackError
+from tests.support.producer import Producer
 from tests.support.waiting import eventually_async
 from tests.support.white_box import librdkafka
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import TopicPartition
 from tests.consumer.test_async_consumer import DEADLINE_S, consumer
+from tests.support.producer import Producer
 
 COUNT = 20
 Work = Callable[[AsyncGroupConsumer, asyncio.Event], Coroutine[Any, Any, None]]

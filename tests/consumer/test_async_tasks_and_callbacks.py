@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Message, TopicPartition
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import Message, TopicPartition
 from consumer_coord.errors import ConcurrentUseError
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce, take
 from tests.support.waiting import eventually_async

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaException
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException
 from consumer_coord.errors import IllegalStateError
 from tests.consumer.test_async_consumer import consumer
 from tests.support.waiting import eventually_async

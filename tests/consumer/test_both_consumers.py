@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, produce, row
 from tests.support.waiting import eventually, eventually_async
 

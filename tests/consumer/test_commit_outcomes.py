@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row
 from tests.support.waiting import eventually
 

@@ -17,12 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import confluent_kafka
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord import AsyncGroupConsumer, GroupConsumer, confluent
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.config import parse
@@ -37,6 +35,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row
 from tests.support.consumer.signal_points import interrupted
+from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of
 
@@ -162,7 +161,7 @@ def test_a_batch_of_a_lost_ownership_is_not_committed(kafka: EmbeddedKafka) -> N
         one.unsubscribe()
         one.subscribe(["orders"])
         read([one], lambda them: len(them) >= 10, max_records=10)
-        with pytest.raises(confluent_kafka.KafkaException):
+        with pytest.raises(confluent.KafkaException):
             one.commit(batch, asynchronous=False)
     assert offset_of(kafka, 0) == 0
 
@@ -187,9 +186,9 @@ def test_pause_seek_and_resume(kafka: EmbeddedKafka) -> None:
         assert read([one], lambda them: (0, COUNT - 1) in them) == [(0, at) for at in range(stopped, COUNT)]
         one.seek(row(1, 40))
         assert read([one], lambda them: (1, COUNT - 1) in them) == [(1, at) for at in range(40, COUNT)]
-        one.seek(row(1, confluent_kafka.OFFSET_BEGINNING))
+        one.seek(row(1, confluent.OFFSET_BEGINNING))
         assert read([one], lambda them: (1, COUNT - 1) in them) == [(1, at) for at in range(COUNT)]
-        one.seek(confluent_kafka.TopicPartition("orders", 1, confluent_kafka.OFFSET_END))
+        one.seek(confluent.TopicPartition("orders", 1, confluent.OFFSET_END))
         assert len(one.consume_arrow(timeout=0.2)) == 0
         produce(kafka, "orders", {1: [1]})
         assert read([one], bool) == [(1, COUNT)]
@@ -248,6 +247,7 @@ def name_of(task: Path) -> str:
         return ""
 
 
+@needs_librdkafka
 def test_a_consumer_of_columns_has_no_thread_of_librdkafka(kafka: EmbeddedKafka) -> None:
     before = threads_of_librdkafka()
     with member(kafka) as one:
@@ -284,6 +284,7 @@ def test_an_asyncio_consumer_of_columns_has_no_thread_of_librdkafka(kafka: Embed
     asyncio.run(main())
 
 
+@needs_librdkafka
 def test_callbacks_for_the_events_of_librdkafka_are_still_called(kafka: EmbeddedKafka) -> None:
     reports: list[str] = []
     with member(kafka, **{"statistics.interval.ms": 50, "stats_cb": reports.append}) as one:
@@ -386,7 +387,7 @@ def test_reading_until_a_time_without_later_records_ends_with_the_log(kafka: Emb
         one.assign([row(number, 0) for number in range(4)])
         in_an_hour = int(time.time() * 1000) + 3_600_000
         until = one.offsets_for_times([row(number, in_an_hour) for number in range(4)], DEADLINE_S)
-        assert {each.offset for each in until} == {confluent_kafka.OFFSET_END}
+        assert {each.offset for each in until} == {confluent.OFFSET_END}
         assert sorted(pair for batch in one.arrow_batches(until) for pair in pairs(batch)) == ALL
 
 
@@ -397,11 +398,11 @@ def test_a_bounded_read_needs_offsets(kafka: EmbeddedKafka) -> None:
 
 def test_a_bounded_read_from_the_beginning_of_an_empty_log_ends(kafka: EmbeddedKafka) -> None:
     """The start is not an offset before it is looked up."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = pytest.importorskip("confluent_kafka.admin").AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for deleted in admin.delete_records([row(0, COUNT)]).values():
         deleted.result(DEADLINE_S)
     with consumer(kafka) as one:
-        one.assign([row(0, confluent_kafka.OFFSET_BEGINNING), row(1, COUNT - 2)])
+        one.assign([row(0, confluent.OFFSET_BEGINNING), row(1, COUNT - 2)])
         assert [pair for batch in one.arrow_batches() for pair in pairs(batch)] == [(1, COUNT - 2), (1, COUNT - 1)]
 
 

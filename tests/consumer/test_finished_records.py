@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaError, KafkaException, Message, TopicPartition
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row
 from tests.support.white_box import librdkafka
 

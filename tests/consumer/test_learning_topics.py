@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
+from consumer_coord.confluent import KafkaError, KafkaException, TopicPartition
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OffLoop
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker

@@ -9,12 +9,11 @@ from typing import Any, cast
 import pytest
 
 from consumer_coord.consumer import start_offsets
-from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, TimeLimits
 from consumer_coord.group.committed_offsets import Fetched
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OFFSET_BEGINNING, OFFSET_END, OffsetAndMetadata
 from tests.leaders.test_list_available import A, B, Leaders
 from tests.support.group.virtual import in_virtual_time, now_ms
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import OFFSET_INVALID, KafkaException
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, held, poll_each, produce, row
 from tests.support.group.classic import classic
 from tests.support.waiting import eventually

@@ -7,13 +7,12 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import confluent_kafka
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException
 
 from assignors import RangeAssignor
-from consumer_coord import AsyncGroupConsumer, DeserializingConsumer, GroupConsumer, TopicPartition
+from consumer_coord import AsyncGroupConsumer, DeserializingConsumer, GroupConsumer, TopicPartition, confluent
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import OFFSET_INVALID, KafkaException
 from tests.support.consumer.embedded import BROKER, consumer, held, produce, row, take
 from tests.support.waiting import eventually
 
@@ -52,7 +51,7 @@ def test_the_blocking_consumer_takes_partitions_of_this_package(kafka: EmbeddedK
         member.seek(TopicPartition("orders", 0, 3))
         assert [message.offset() for message in take(member, 2)] == [3, 4]
         member.pause([zero])
-        assert member.paused() == {confluent_kafka.TopicPartition("orders", 0)}
+        assert member.paused() == {confluent.TopicPartition("orders", 0)}
         member.resume([zero])
         assert member.paused() == frozenset()
         member.unsubscribe()
@@ -91,7 +90,7 @@ def test_the_asyncio_consumer_takes_partitions_of_this_package(kafka: EmbeddedKa
             await member.seek(TopicPartition("orders", 0, 4))
             assert (await member.getone()).offset() == 4
             await member.pause([zero])
-            assert member.paused() == {confluent_kafka.TopicPartition("orders", 0)}
+            assert member.paused() == {confluent.TopicPartition("orders", 0)}
             await member.resume([zero])
             await member.unsubscribe()
             await member.assign([TopicPartition("orders", 1, 2)])

@@ -11,11 +11,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.librdkafka import events, plane
+from consumer_coord.confluent import KafkaError, events
+from consumer_coord.consumer.librdkafka import plane
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import LIBRDKAFKA
 from tools.oldest import ROOT, oldest

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import Message
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker

@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 import pytest
-from confluent_kafka import KafkaException
 
 from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,

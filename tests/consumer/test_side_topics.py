@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import OFFSET_INVALID
 from consumer_coord.errors import IllegalStateError
 from tests.support.consumer.embedded import BROKER, CallbackLog, consumer, held, poll_each, produce, row, take
 from tests.support.waiting import eventually

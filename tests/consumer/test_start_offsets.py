@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.data_plane import OFFSET_TAIL_BASE
+from consumer_coord.confluent import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, TopicPartition
 from consumer_coord.errors import NoOffsetError
+from consumer_coord.offsets import OFFSET_TAIL_BASE
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
 from tests.support.waiting import eventually
@@ -140,7 +139,7 @@ def test_a_manual_assignment_without_a_position_begins_by_the_policy(kafka: Embe
 )
 def test_a_logical_offset_is_a_position_of_the_log(kafka: EmbeddedKafka, how: str, offset: int, first: int) -> None:
     produce(kafka, "orders", {0: range(10)})
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = pytest.importorskip("confluent_kafka.admin").AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.delete_records([row(0, 4)])[row(0, 4)].result(DEADLINE_S)
     with consumer(kafka) as one:
         one.commit(offsets=[row(0, 6)], asynchronous=False)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from assignors import CooperativeStickyAssignor, RangeAssignor
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaError, KafkaException, TopicPartition
 from consumer_coord.wire import error_codes as codes
 from tests.consumer.test_async_consumer import MODERN
 from tests.consumer.test_async_consumer import consumer as async_consumer

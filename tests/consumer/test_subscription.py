@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
-from consumer_coord import GroupConsumer
+from consumer_coord import GroupConsumer, confluent
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaError, KafkaException
 from consumer_coord.errors import ConfigurationError, NoOffsetError, NotAssignedError
 from consumer_coord.leaders.list_offsets import duration_ms
 from consumer_coord.wire import error_codes as codes
@@ -116,7 +115,7 @@ def test_a_seek_keeps_the_stored_offset(kafka: EmbeddedKafka) -> None:
         last = take(one, 100)[-1]
         one.store_offsets(last)
         one.seek(row(0, 40))
-        assert one.position([row(0)])[0].offset in (40, confluent_kafka.OFFSET_INVALID)
+        assert one.position([row(0)])[0].offset in (40, confluent.OFFSET_INVALID)
         committed = one.commit(asynchronous=False)
         assert committed is not None
         assert [each.offset for each in committed] == [100], "a stored record is finished, wherever reading continues"
@@ -130,7 +129,7 @@ def test_a_log_that_was_cut_back_behind_the_committed_position_is_noticed(kafka:
     """A crash can leave this state: offset 50 was committed in epoch 0, which ended at 10 (KIP-320)."""
     produce(kafka, "orders", {0: range(10)})
     with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
-        one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False)
+        one.commit(offsets=[confluent.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False)
         one.subscribe(["orders"])
         with pytest.raises(NoOffsetError, match="truncation detected at offset 50") as raised:
             eventually(lambda: False, step=one.poll_and_keep)
@@ -363,7 +362,7 @@ def test_asynchronous_commits_are_reported_in_order_and_before_close(kafka: Embe
 def test_without_on_commit_only_failed_commits_are_logged(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.commit(offsets=[row(0, 1)])
-        one.commit(offsets=[confluent_kafka.TopicPartition("orders", 1, 1, "x" * 5_000)])
+        one.commit(offsets=[confluent.TopicPartition("orders", 1, 1, "x" * 5_000)])
     messages = [record.getMessage() for record in caplog.records if "an asynchronous commit failed" in record.getMessage()]
     assert len(messages) == 1
     assert "orders-1" in messages[0]
@@ -375,10 +374,10 @@ def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> Non
         one.subscribe(["orders"])
         eventually(lambda: held(one) == [0, 1], step=one.poll_and_keep)
         with pytest.raises(KafkaException) as raised:
-            one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 4)], asynchronous=False)
+            one.commit(offsets=[confluent.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 4)], asynchronous=False)
         assert raised.value.args[0].code() == codes.OFFSET_METADATA_TOO_LARGE
-        assert [each.offset for each in one.committed([row(1), row(0)])] == [4, confluent_kafka.OFFSET_INVALID]
-        one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 5)])
+        assert [each.offset for each in one.committed([row(1), row(0)])] == [4, confluent.OFFSET_INVALID]
+        one.commit(offsets=[confluent.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 5)])
         eventually(lambda: calls, step=one.poll_and_keep)
         assert [each.error is not None and each.error.code() for each in calls[0]] == [codes.OFFSET_METADATA_TOO_LARGE, False]
         with pytest.raises(ValueError, match="mutually exclusive"):

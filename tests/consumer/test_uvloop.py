@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import TopicPartition
+from tests.support.producer import Producer
 
 if sys.platform == "win32" or sys.implementation.name != "cpython":
     pytest.skip("there is no uvloop here", allow_module_level=True)

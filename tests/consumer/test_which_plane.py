@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
 
+from consumer_coord.confluent import KafkaError
 from consumer_coord.consumer.librdkafka.refusals import Refusals
 from consumer_coord.errors import AuthenticationError, AuthorizationError
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import KafkaException, Message
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from confluent_kafka import KafkaError
 
-from consumer_coord.consumer.data_plane import partition_of_message
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata, partition_of_message
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.simulation.data_planes import Logs, Play, at, nothing_comes, offsets, take
 

@@ -14,7 +14,6 @@ import pytest
 from consumer_coord.columns import ArrowColumns, CompletedFetch
 from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
 from consumer_coord.consumer.chunks import Chunk, ChunkWorker, Decoding
-from consumer_coord.consumer.data_plane import OFFSET_END
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.worker import Cursor
@@ -22,6 +21,7 @@ from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
+from consumer_coord.offsets import OFFSET_END
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario, with_reads
 from consumer_coord.topic_partition import TopicPartition

@@ -20,7 +20,6 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import partitions
-from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.worker import Worker
@@ -39,7 +38,7 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.metadata import Broker
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata, before, partition_of_message
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.play import play

@@ -14,11 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from confluent_kafka import Producer
-
 from tests.support.jvm import class_archive, java_command
 from tests.support.kafka_jars import exclusive
 from tests.support.members import Members
+from tests.support.producer import Producer
 from tests.support.real_kafka import RealKafka
 
 _DEADLINE_S = 300

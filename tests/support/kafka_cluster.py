@@ -8,12 +8,14 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 _REQUEST_DEADLINE_S = 180
 _names = itertools.count(1)
@@ -92,6 +94,9 @@ class KafkaCluster:
     def admin(self) -> AdminClient:
         """An admin client on the plain listeners, made at the first use."""
         if self._admin is None:
+            # Not at the top, because tests without a JVM also run without confluent-kafka.
+            from confluent_kafka.admin import AdminClient
+
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         return self._admin
 
@@ -127,6 +132,8 @@ class KafkaCluster:
         self, name: str, partitions: int, *, replication_factor: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic, and wait until each of its partitions has a leader."""
+        from confluent_kafka.admin import NewTopic
+
         new = NewTopic(name, partitions, replication_factor=replication_factor, config=dict(config or {}))
         self.admin.create_topics([new], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 
 import attrs
-from confluent_kafka import KafkaException
 
+from consumer_coord.confluent import KafkaException
 from tests.support.jvm import java_command
 from tests.support.kafka_cluster import KafkaCluster, Node
 from tests.support.processes import end, spawn

@@ -11,7 +11,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 
 #: The engine, and the core of the group with both protocols.
-FILES = ("consumer_coord/consumer/*.py", "consumer_coord/consumer/librdkafka/*.py", "consumer_coord/group/**/*.py")
+FILES = (
+    "consumer_coord/confluent/*.py",
+    "consumer_coord/consumer/*.py",
+    "consumer_coord/consumer/librdkafka/*.py",
+    "consumer_coord/group/**/*.py",
+)
 #: Files about settings of the data plane and about tokens, which belong neither to the engine nor to the group.
 _APART = ("security.py", "aiokafka_methods.py")
 

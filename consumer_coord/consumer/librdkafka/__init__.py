@@ -1,1 +1,1 @@
-"""librdkafka as the consumer's source of records: the handle, its security settings, its rows and its exceptions."""
+"""librdkafka as the consumer's source of records: the handle, its errors about security, and its statistics."""

@@ -19,17 +19,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, cimpl
-
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
+from consumer_coord.confluent.rows import epoch_of, native, partition_of, rows
+from consumer_coord.confluent.types import KafkaError, KafkaException, own_because
+from consumer_coord.confluent.types import TopicPartition as NativePartition
+from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
-from consumer_coord.settings import KNOWN, as_boolean
+from consumer_coord.settings import KNOWN, as_boolean, refuse_unknown
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -91,21 +91,43 @@ class Librdkafka:
         self._asked_until: dict[str, float] = {}
         #: True after the first assignment. From then on, a Fetch may be in flight.
         self._has_fetched = False
-        # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
-        importlib.import_module("confluent_kafka.admin")
-        made = with_tokens(settings)
+        made = self._prepared(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
         self._made_of = made, keywords
         #: librdkafka's handle; after :meth:`release`, the next use creates another handle.
-        self.handle: Any = self._make()
+        self.handle: Any = self._make() if own_because is None else _Released(self)
         _planes.add(self)
         #: Whether librdkafka reports that it has reached the end of a partition. After another assignment of the partition,
         #: librdkafka reports the end again.
         self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
+    def _prepared(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the handle; without librdkafka, which would check their names, check them."""
+        if own_because is not None:
+            refuse_unknown(settings)
+            if silent := [name for name in _CALLBACKS if settings.get(name) is not None]:
+                logger.warning("without confluent-kafka 2.x, %s: never called", ", ".join(silent))
+            return dict(settings)
+        # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
+        importlib.import_module("confluent_kafka.admin")
+        return with_tokens(settings)
+
+    def require(self) -> None:
+        """Raise ImportError if librdkafka is not installed."""
+        if own_because is not None:
+            raise ImportError(
+                f"reading messages needs librdkafka, which is in confluent-kafka 2.x, but {own_because}:"
+                " pip install 'confluent-kafka>=2.8,<3'. consume_arrow reads without it",
+                name="confluent_kafka",
+            ) from own_because
+
     def _make(self) -> Any:
+        self.require()
+        from confluent_kafka import __version__ as installed
+        from confluent_kafka import cimpl
+
         made, keywords = self._made_of
         try:
             # The C class, because applications and tracing libraries may replace confluent_kafka.Consumer.
@@ -114,7 +136,6 @@ class Librdkafka:
             reason = error.args[0].str()
             unknown = re.fullmatch(r'No such configuration property: "(.*)"', reason)
             if unknown and unknown[1] in LIBRDKAFKA:
-                installed = confluent_kafka.__version__
                 raise ConfigurationError(
                     f"{unknown[1]} needs a newer confluent-kafka: the installed version {installed} does not know this setting,"
                     f" version {KNOWN_BY} does"
@@ -211,7 +232,7 @@ class Librdkafka:
             for topic in topics:
                 # This call does not wait, but makes librdkafka look up the topic as well. The request below is lost if
                 # librdkafka closes its connection to a bootstrap server, as it does at each start.
-                self.handle.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), cached=True)
+                self.handle.get_watermark_offsets(NativePartition(topic, 0), cached=True)
             if len(topics) == 1:
                 self._record(self.handle.list_topics(topics[0], timeout=limit_s).topics)
             else:
@@ -285,11 +306,11 @@ class Librdkafka:
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""
-        return frozenset(partition_of(row) for row in self.handle.assignment())
+        return frozenset(partition_of(row) for row in self.handle.assignment()) if self.is_open else frozenset()
 
 
 class _Released:
-    """Takes the place of a handle that was destroyed; the first use creates another handle."""
+    """Takes the place of a handle that was destroyed, or cannot be made; its use creates another handle, or raises."""
 
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._librdkafka = librdkafka
@@ -308,6 +329,10 @@ class OffLoop:
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._kafka = librdkafka
         self._last: asyncio.Future[Any] | None = None
+
+    def require(self) -> None:
+        """See :meth:`Librdkafka.require`."""
+        self._kafka.require()
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Start a call on the other thread."""
@@ -451,56 +476,3 @@ def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]
     """
     checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
     return {partition.topic for partition in positions} - checked
-
-
-#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without this byte.
-#: Rows are committed in the same way, so that clients of both kinds can be in one group.
-_END_OF_TEXT = "\0"
-
-
-def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> confluent_kafka.TopicPartition:
-    """Return a partition as confluent-kafka's TopicPartition."""
-    if position is None:
-        return confluent_kafka.TopicPartition(partition.topic, partition.partition)
-    topic, number = partition
-    offset, epoch, metadata = position.offset, position.leader_epoch, position.metadata
-    # A row without metadata has None as its metadata, which the constructor does not accept.
-    if metadata:
-        return confluent_kafka.TopicPartition(topic, number, offset, metadata.removesuffix(_END_OF_TEXT), leader_epoch=epoch)
-    return confluent_kafka.TopicPartition(topic, number, offset, leader_epoch=epoch)
-
-
-def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    """Return partitions as confluent-kafka's TopicPartition, sorted."""
-    return [native(partition) for partition in sorted(partitions)]
-
-
-def epoch_of(row: confluent_kafka.TopicPartition) -> int:
-    """Return a row's leader epoch; -1 if the row has no epoch."""
-    return -1 if row.leader_epoch is None else int(row.leader_epoch)
-
-
-def to_native(row: Any) -> confluent_kafka.TopicPartition:
-    """Return confluent-kafka's TopicPartition for any object with a topic and a partition."""
-    return row if isinstance(row, confluent_kafka.TopicPartition) else native(partition_of(row), position_of(row))
-
-
-def partition_of(row: Any) -> TopicPartition:
-    """Return a row's topic and partition; raise TypeError if the object has no topic or no partition."""
-    try:
-        return TopicPartition(row.topic, row.partition)
-    except AttributeError:
-        raise TypeError(f"requires list of TopicPartition, such as [TopicPartition('orders', 0)], not {row!r}") from None
-
-
-def position_of(row: Any) -> OffsetAndMetadata:
-    """Return the offset, epoch and metadata of a row; ``OFFSET_INVALID`` for a partition without an offset."""
-    if not isinstance(row, confluent_kafka.TopicPartition):
-        offset = getattr(row, "offset", None)
-        return OffsetAndMetadata(OFFSET_INVALID if offset is None else offset)
-    return OffsetAndMetadata(row.offset, epoch_of(row), "" if row.metadata is None else row.metadata + _END_OF_TEXT)
-
-
-def is_known(position: OffsetAndMetadata) -> bool:
-    """Return whether a position has an offset, possibly a logical offset."""
-    return position.offset != OFFSET_INVALID

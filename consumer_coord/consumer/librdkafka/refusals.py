@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message
-
-from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_exception
+from consumer_coord.confluent.kafka_exceptions import to_kafka_exception
+from consumer_coord.confluent.types import KafkaError, KafkaException, Message
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import copy_of

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from consumer_coord import DeserializingConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.librdkafka import tracing
+from consumer_coord.confluent import tracing
 
 instrumentation = pytest.importorskip("opentelemetry.instrumentation.confluent_kafka")
 

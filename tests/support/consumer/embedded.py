@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import Message, Producer
-
-from consumer_coord import GroupConsumer
+from consumer_coord import GroupConsumer, confluent
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent import Message
 from consumer_coord.settings import CLASSIC_ONLY
+from tests.support.producer import Producer
 from tests.support.waiting import eventually
 
 GROUP = "billing"
@@ -143,11 +142,11 @@ def held(one: GroupConsumer) -> list[int]:
     return [row.partition for row in one.assignment()]
 
 
-def row(partition: int, offset: int | None = None, topic: str = "orders") -> confluent_kafka.TopicPartition:
+def row(partition: int, offset: int | None = None, topic: str = "orders") -> confluent.TopicPartition:
     """Return a TopicPartition of confluent-kafka."""
     if offset is None:
-        return confluent_kafka.TopicPartition(topic, partition)
-    return confluent_kafka.TopicPartition(topic, partition, offset)
+        return confluent.TopicPartition(topic, partition)
+    return confluent.TopicPartition(topic, partition, offset)
 
 
 def change_log(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata
+
+from consumer_coord.confluent import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 
 class Record:

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn
 
-from confluent_kafka import KafkaError, KafkaException
-
+from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.errors import (
     AuthenticationError,
     CallbackError,

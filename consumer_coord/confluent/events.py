@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
-
-from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
+from consumer_coord.confluent.kafka_exceptions import to_kafka_error
+from consumer_coord.confluent.types import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -48,41 +46,11 @@ def error_messages(error: CoordinatorError) -> list[Message]:
 def _message(error: KafkaError, text: str, topic: str | None = None) -> Message:
     # The message has a value, because a message without a value is false in Python, and applications check for None with "if
     # not message".
+    fields: dict[str, Any] = {"topic": topic, "value": text.encode(), "error": error, "timestamp": _NO_TIMESTAMP}
     try:
-        return Message(topic=topic, value=text.encode(), error=error, timestamp=_NO_TIMESTAMP)
+        return Message(**fields)
     except TypeError:
         # Before version 2.13 of confluent-kafka, Python code cannot create a Message.
-        return ErrorMessage(error, text.encode(), topic)
+        from consumer_coord.confluent.own_types import Message as OwnMessage
 
-
-@attrs.frozen
-class ErrorMessage:
-    """A message with an error and no record, for versions of confluent-kafka in which Python code cannot create a Message."""
-
-    _error: KafkaError
-    _value: bytes
-    _topic: str | None
-
-    def __len__(self) -> int:
-        return len(self._value)
-
-    def error(self) -> KafkaError:
-        """Return the error."""
-        return self._error
-
-    def value(self) -> bytes:
-        """Return the error's text."""
-        return self._value
-
-    def topic(self) -> str | None:
-        """Return the topic that the error names, or None."""
-        return self._topic
-
-    def timestamp(self) -> tuple[int, int]:
-        """Return (TIMESTAMP_NOT_AVAILABLE, -1)."""
-        return _NO_TIMESTAMP
-
-    def _none(self) -> None:
-        """Return None, because an error has no offset."""
-
-    partition = offset = key = headers = latency = leader_epoch = _none
+        return OwnMessage(**fields)

@@ -10,8 +10,6 @@ import functools
 import sys
 from typing import Any, Final
 
-import confluent_kafka
-
 from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
@@ -40,7 +38,7 @@ def traced(kind: type[Any]) -> type[Any]:
 
 def _warn_of_datadog() -> None:
     """Log once that ``ddtrace.patch(kafka=True)``, which replaces confluent-kafka's class, makes no spans for this package."""
-    if getattr(confluent_kafka, "_datadog_patch", False) and not _warned:
+    if getattr(sys.modules.get("confluent_kafka"), "_datadog_patch", False) and not _warned:
         _warned.append(True)
         logger.warning(
             "ddtrace has patched confluent_kafka, but it does not trace this package's consumers; use OpenTelemetry's"

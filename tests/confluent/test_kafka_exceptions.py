@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord import errors
-from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_exception
+from consumer_coord.confluent.kafka_exceptions import to_kafka_exception
 from tests.support.consumer.embedded import row
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.CoordinatorError)]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
-
-import confluent_kafka
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, TypeAlias, TypedDict
 
 from consumer_coord.config import refuse_other_spellings
-from consumer_coord.consumer.callbacks import Topics, are_names
-from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.settings import as_boolean
 from consumer_coord.topic_partition import TopicPartition
 
+#: Names of topics. With a general sequence type, ``subscribe("orders")`` would pass the type checker, because a string is a
+#: sequence.
+Topics: TypeAlias = list[str] | tuple[str, ...] | Set[str]
 #: Keywords of the constructor that are not settings.
 _KEYWORDS = ("logger",)
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb")
@@ -54,9 +55,16 @@ def checked_rows(rows: Any) -> list[Any]:
     if not isinstance(rows, list):
         raise TypeError(f"requires list of TopicPartition, not {rows!r}")
     for row in rows:
-        if not isinstance(row, (confluent_kafka.TopicPartition, TopicPartition)):
+        if not isinstance(row, (NativePartition, TopicPartition)):
             raise TypeError(f"expected TopicPartition of confluent_kafka or consumer_coord, not {row!r}")
     return rows
+
+
+def are_names(topics: object) -> bool:
+    """Return whether an object is a collection of strings, and not itself a string; for callers without a type checker."""
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        return False
+    return all(isinstance(topic, str) for topic in topics)
 
 
 def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | None) -> list[str]:

@@ -6,33 +6,78 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import confluent_kafka
-from confluent_kafka import OFFSET_STORED, KafkaError, Message
-
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
-from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_rows
-from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
-from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
+from consumer_coord.confluent.arguments import check_timeout, checked_rows
+from consumer_coord.confluent.kafka_exceptions import to_kafka_error
+from consumer_coord.confluent.types import KafkaError, Message
+from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.errors import ConfigurationError, CoordinatorError, NothingToCommitError
 from consumer_coord.group.commits import Entry, Ticket
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import OFFSET_INVALID, OFFSET_STORED, CommitResult, OffsetAndMetadata, after, partition_of_message
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)
 
 #: A partition from the application, as an object of confluent-kafka or of this package; and a sequence of such objects.
-Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
-GivenRows: TypeAlias = "Sequence[confluent_kafka.TopicPartition | TopicPartition]"
+Row: TypeAlias = "NativePartition | TopicPartition"
+GivenRows: TypeAlias = "Sequence[NativePartition | TopicPartition]"
 #: Partitions as a consumer returns them.
-Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
+Rows: TypeAlias = "list[NativePartition]"
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 
-class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  # confluent-kafka has no types
+#: confluent-kafka commits a row's metadata with a terminating zero byte, and reads past the end of metadata without this byte.
+#: Rows are committed in the same way, so that clients of both kinds can be in one group.
+_END_OF_TEXT = "\0"
+
+
+def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> NativePartition:
+    """Return a partition as confluent-kafka's TopicPartition."""
+    if position is None:
+        return NativePartition(partition.topic, partition.partition)
+    topic, number = partition
+    offset, epoch, metadata = position.offset, position.leader_epoch, position.metadata
+    # A row without metadata has None as its metadata, which the constructor does not accept.
+    if metadata:
+        return NativePartition(topic, number, offset, metadata.removesuffix(_END_OF_TEXT), leader_epoch=epoch)
+    return NativePartition(topic, number, offset, leader_epoch=epoch)
+
+
+def rows(partitions: Iterable[TopicPartition]) -> list[NativePartition]:
+    """Return partitions as confluent-kafka's TopicPartition, sorted."""
+    return [native(partition) for partition in sorted(partitions)]
+
+
+def epoch_of(row: NativePartition) -> int:
+    """Return a row's leader epoch; -1 if the row has no epoch."""
+    return -1 if row.leader_epoch is None else int(row.leader_epoch)
+
+
+def to_native(row: Any) -> NativePartition:
+    """Return confluent-kafka's TopicPartition for any object with a topic and a partition."""
+    return row if isinstance(row, NativePartition) else native(partition_of(row), position_of(row))
+
+
+def partition_of(row: Any) -> TopicPartition:
+    """Return a row's topic and partition; raise TypeError if the object has no topic or no partition."""
+    try:
+        return TopicPartition(row.topic, row.partition)
+    except AttributeError:
+        raise TypeError(f"requires list of TopicPartition, such as [TopicPartition('orders', 0)], not {row!r}") from None
+
+
+def position_of(row: Any) -> OffsetAndMetadata:
+    """Return the offset, epoch and metadata of a row; ``OFFSET_INVALID`` for a partition without an offset."""
+    if not isinstance(row, NativePartition):
+        offset = getattr(row, "offset", None)
+        return OffsetAndMetadata(OFFSET_INVALID if offset is None else offset)
+    return OffsetAndMetadata(row.offset, epoch_of(row), "" if row.metadata is None else row.metadata + _END_OF_TEXT)
+
+
+class _FailedPartition(NativePartition):  # type: ignore[misc]  # confluent-kafka has no types
     """A row with an error, because Python code cannot set the ``error`` of confluent-kafka's class."""
 
-    def __init__(self, row: confluent_kafka.TopicPartition, error: KafkaError) -> None:
+    def __init__(self, row: NativePartition, error: KafkaError) -> None:
         epoch = {} if row.leader_epoch is None else {"leader_epoch": row.leader_epoch}
         super().__init__(row.topic, row.partition, row.offset, metadata=row.metadata or "", **epoch)
         self._error = error
@@ -64,7 +109,7 @@ def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Row
     for partition in sorted(partitions):
         at = begun.get(partition)
         offset = OFFSET_STORED if at is None or at.offset == OFFSET_INVALID else at.offset
-        made.append(confluent_kafka.TopicPartition(partition.topic, partition.partition, offset))
+        made.append(NativePartition(partition.topic, partition.partition, offset))
     return made
 
 
@@ -95,7 +140,7 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> Positions | No
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
         if not isinstance(message, Message):
-            raise TypeError("expected confluent_kafka.cimpl.Message")
+            raise TypeError(f"expected {Message.__module__}.Message")
         if message.error() is not None:
             raise ConfigurationError(f"Cannot commit offsets for message with error: {message.error().str()!r}")
         # A message that the application created may have no offset.

@@ -1,0 +1,1 @@
+"""No confluent-kafka."""

@@ -1,0 +1,1 @@
+"""The names of confluent-kafka 4.4."""

@@ -1,0 +1,5 @@
+"""The producer."""
+
+
+class KafkaProducer:
+    """The producer for threads."""
