@@ -6,7 +6,9 @@
  * partitions) in memory.  A value of at least LARGE_VALUE bytes is not copied into the chunk, because it becomes a Python
  * object of its own at once.
  */
+#ifndef LARGE_VALUE
 #define LARGE_VALUE 16384
+#endif
 
 /* A record.  Key, value and headers are positions in the chunk's data; null has the size -1. */
 struct row {

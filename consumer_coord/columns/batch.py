@@ -138,7 +138,7 @@ class CompletedFetch:
                 break
             if batches.state != _COMPRESSED:
                 break
-            self._decompress()
+            self._decompress(min(max_bytes - size, _AHEAD_BYTES))
         self.interrupted = False
         if batches.state == _EXHAUSTED:
             self._keep_buffer()
@@ -149,12 +149,12 @@ class CompletedFetch:
             raise UnreadableRecordError(self.topic, self.partition, batches.next_offset, problem)
         return Appended(records, size)
 
-    def _decompress(self) -> None:
-        """Decompress the next batches into the memory of earlier batches, which the kernel has already read."""
+    def _decompress(self, most: int) -> None:
+        """Decompress the next batches, up to ``most`` bytes, into the memory of earlier batches, which were read already."""
         found = decompress(
             self._records,
             self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
-            most=_AHEAD_BYTES,
+            most=most,
             limit=self._max_batch_bytes,
             buffer=self._buffer or _spare_buffer(),
         )
