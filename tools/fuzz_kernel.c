@@ -63,6 +63,8 @@ static void *fuzzed_aligned_alloc(size_t alignment, size_t size)
 #define KEPT_FROM ((size_t)256)
 #endif
 #define LARGE_VALUE 100 /* bytes; so that some values of this fuzzer are large */
+#define GROWTH 1        /* no memory in reserve, so that the sanitizer sees the first byte too many */
+#define LEAST_CHUNK_BYTES 1
 #include "../consumer_coord/columns/_kernel.c"
 #undef malloc
 #undef calloc
@@ -370,6 +372,34 @@ static void check_copy(const struct row *row, const uint8_t *data)
     free(copy);
 }
 
+static void check_same(const struct strings *column, size_t row, const uint8_t *data, int64_t size)
+{
+    const int32_t *ends = column->ends;
+    const bool null = column->valid != NULL && !(column->valid[row / 8] >> row % 8 & 1);
+    must(null ? size == -1 : size == ends[row + 1] - ends[row], "the size of a field differs from the column's");
+    must(size <= 0 || memcmp(column->data + ends[row], data, (size_t)size) == 0, "a field differs from the column's");
+}
+
+/* Compare keys and values with those of columns, which another function decodes from the same position. */
+static void check_content(const struct rows *rows, struct batches in)
+{
+    struct builder out = {.limit = INT32_MAX, .chosen = 1u << KEY | 1u << VALUE | 1u << OFFSET, .columns = 3};
+    const struct label label = {(const uint8_t *)"orders", 6, 0};
+    const unsigned before = failures_in_256;
+    int64_t wanted = (int64_t)rows->count, bytes = INT64_MAX;
+    failures_in_256 = 0;
+    must(append(&out, &in, &label, INT64_MAX, &wanted, &bytes) && wanted == 0, "columns have fewer records");
+    const struct chunk *chunk = out.count ? &out.chunks[0] : NULL;
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct row *row = &rows->rows[i];
+        must(row->offset == chunk->offset[i], "the offset of a row differs from the column's");
+        check_same(&chunk->key, i, rows->data + row->key, row->key_size);
+        check_same(&chunk->value, i, row->large != NULL ? row->large : rows->data + row->value, row->value_size);
+    }
+    free_chunks(out.chunks, out.count);
+    failures_in_256 = before;
+}
+
 /* Check a chunk before the response is freed, because large values are in the response. */
 static void check_rows(struct rows *rows, int64_t from, int64_t to)
 {
@@ -459,11 +489,13 @@ static void read_response(struct builder *out, int32_t partition)
         struct rows messages = {.count = 0};
         const int64_t ahead = below(4) ? INT64_MAX : (int64_t)below(40);
         const int64_t end = ahead < INT64_MAX - in.next_offset ? in.next_offset + ahead : INT64_MAX;
+        const struct batches position = in;
         if (into_rows)
             (void)append_rows(&messages, &in, end, &wanted, &bytes);
         else
             (void)append(out, &in, &label, end, &wanted, &bytes);
         must(out->rows - rows + messages.count == (size_t)(before - wanted), "the number of records is wrong");
+        check_content(&messages, position);
         check_rows(&messages, previous, in.next_offset);
         for (size_t row = 0; CHOSEN(out->chosen, OFFSET) && row < out->rows - rows; row++) {
             const struct chunk *chunk = &out->chunks[out->count - 1];

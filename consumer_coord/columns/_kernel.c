@@ -696,9 +696,13 @@ static bool resize_strings(struct strings *strings, size_t old_rows, size_t rows
     return strings->valid == NULL || resize_bits(&strings->valid, old_rows, rows);
 }
 
+#ifndef GROWTH
+#define GROWTH 2
+#endif
+
 static size_t grown(size_t capacity, size_t needed, size_t least)
 {
-    const size_t twice = capacity > SIZE_MAX / 4 ? needed : 2 * capacity;
+    const size_t twice = capacity > SIZE_MAX / 4 ? needed : GROWTH * capacity;
     const size_t most = twice > needed ? twice : needed;
     return most > least ? most : least;
 }

@@ -9,6 +9,9 @@
 #ifndef LARGE_VALUE
 #define LARGE_VALUE 16384
 #endif
+#ifndef LEAST_CHUNK_BYTES
+#define LEAST_CHUNK_BYTES 256
+#endif
 
 /* A record.  Key, value and headers are positions in the chunk's data; null has the size -1. */
 struct row {
@@ -74,7 +77,7 @@ static bool reserve_row_data(struct rows *out, size_t more)
 {
     if (more <= out->data_capacity - out->used)
         return true;
-    const size_t capacity = grown(out->data_capacity, out->used + more, 256);
+    const size_t capacity = grown(out->data_capacity, out->used + more, LEAST_CHUNK_BYTES);
     uint8_t *data = realloc(out->data, capacity);
     if (data == NULL)
         return false;
