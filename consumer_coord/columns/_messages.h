@@ -657,7 +657,11 @@ static int same(PyObject *self, PyObject *other, const char *method)
 {
     PyObject *mine = PyObject_CallMethod(self, method, NULL);
     PyObject *theirs = mine == NULL ? NULL : PyObject_CallMethod(other, method, NULL);
-    int equal = theirs == NULL ? -1 : PyObject_RichCompareBool(mine, theirs, Py_EQ);
+    int equal = -1;
+    if (theirs != NULL && (mine == Py_None || theirs == Py_None)) /* KafkaError cannot be compared with None */
+        equal = mine == theirs;
+    else if (theirs != NULL)
+        equal = PyObject_RichCompareBool(mine, theirs, Py_EQ);
     Py_XDECREF(mine);
     Py_XDECREF(theirs);
     return equal;
