@@ -37,7 +37,7 @@ struct row_chunk {
     struct kept *kept;
     struct rows rows;
     size_t taken; /* number of rows that are messages */
-    size_t bytes; /* allocated */
+    size_t bytes, large_bytes; /* in memory; of them, values that no message has yet */
     size_t total_bytes, living_bytes; /* as row_bytes() counts: of all rows, of living messages */
     PyObject *topic;
     int32_t partition;
@@ -132,7 +132,7 @@ static void list_append(struct row_chunk *chunk, enum place place)
 
 static void count_bytes(struct row_chunk *chunk)
 {
-    const size_t bytes = allocated_bytes(&chunk->rows);
+    const size_t bytes = allocated_bytes(&chunk->rows) + chunk->large_bytes;
     chunk->kept->chunk_bytes += bytes - chunk->bytes;
     chunk->bytes = bytes;
 }
@@ -145,6 +145,7 @@ static void give_large(struct row_chunk *chunk, size_t from, size_t to)
         if (row->large != NULL) {
             PyObject *value = (PyObject *)row->large;
             row->large = &taken_value;
+            chunk->large_bytes -= (size_t)row->value_size;
             Py_DECREF(value);
         }
     }
@@ -1141,6 +1142,7 @@ static bool make_large(struct row_chunk *chunk, size_t from)
             return false;
         }
         chunk->with_large = true;
+        chunk->large_bytes += (size_t)row->value_size;
         row->large = value;
     }
     return true;
@@ -1221,7 +1223,10 @@ static void end_taking(RowsObject *self, size_t count)
     self->left -= count;
     self->position = self->left ? last->offset + 1 : self->next_offset;
     self->leader_epoch = last->leader_epoch;
-    give_large(chunk, from, to);
+    if (chunk->with_large) {
+        give_large(chunk, from, to);
+        count_bytes(chunk);
+    }
     if (self->left == 0)
         finish_chunk(self);
     else

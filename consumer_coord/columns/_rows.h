@@ -150,7 +150,10 @@ static enum problem decode_rows(struct rows *out, struct batches *in, int64_t en
     /* Reserve for the records that fit into `bytes`, if all records of the batch are of about the same size. */
     const size_t rest = (size_t)(at.end - at.at), most = (uint64_t)*bytes < rest ? (size_t)*bytes : rest;
     const int64_t expected = rest ? (int64_t)((double)left * (double)most / (double)rest) + 1 : 0;
-    if (!reserve_row(out, (size_t)(expected < *records ? expected : *records)) || !reserve_row_data(out, most))
+    if (!reserve_row(out, (size_t)(expected < *records ? expected : *records)))
+        return NO_MEMORY;
+    const bool of_large_values = left && rest / (size_t)left >= LARGE_VALUE;
+    if (!of_large_values && !reserve_row_data(out, most))
         return NO_MEMORY;
     while (in->record < batch->count) {
         if (*records <= 0 || *bytes <= 0)

@@ -7,6 +7,7 @@ the base has a constructor, as ``confluent_kafka.Message`` has since 2.10, a mes
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -259,6 +260,7 @@ class Rows:
         self._taken = 0
         self._bytes = 0
         self._closed = False
+        self._taking = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._records) - self._taken
@@ -291,7 +293,15 @@ class Rows:
         return len(self._records) - before, size
 
     def take(self, most: int) -> list[Any]:
-        """Return a list of at most ``most`` messages."""
+        """Return a list of at most ``most`` messages; raise RuntimeError if another thread is taking."""
+        if not self._taking.acquire(blocking=False):
+            raise RuntimeError("another thread is using these columns or this response")
+        try:
+            return self._take(most)
+        finally:
+            self._taking.release()
+
+    def _take(self, most: int) -> list[Any]:
         taken = self._taken
         records = self._records[taken : taken + max(most, 0)]
         messages = _create(self._type, self._topic, self._partition, records)
@@ -317,6 +327,9 @@ class Rows:
         self._taken = 0
         self._kept.chunk_bytes -= self._bytes
         self._bytes = 0
+
+    def __del__(self) -> None:
+        self.close()
 
     def _decode(self, batches: Batches, most: int, most_bytes: int, stop: int) -> tuple[int, str]:
         """Decode records of the current batch until a limit or the offset ``stop``; return their bytes, and the problem."""
