@@ -333,6 +333,19 @@ static void track(PyObject *object)
         PyObject_GC_Track(object);
 }
 
+/* Return whether the base has something to free: a program may have called a method of the base itself. */
+INLINE bool base_is_used(const struct kind *kind, const PyObject *object)
+{
+    const char *at = (const char *)object + sizeof(PyObject), *end = (const char *)object + kind->base_size;
+    uintptr_t bits = 0;
+    for (; at < end; at += sizeof bits) {
+        uintptr_t word;
+        memcpy(&word, at, sizeof word);
+        bits |= word;
+    }
+    return bits != 0;
+}
+
 static void message_dealloc(PyObject *object)
 {
     const struct kind *kind = kind_of(object);
@@ -356,7 +369,7 @@ static void message_dealloc(PyObject *object)
     Py_XDECREF(message->key);
     Py_XDECREF(message->value);
     Py_XDECREF(message->headers);
-    if (kind->base_dealloc != NULL)
+    if (kind->base_dealloc != NULL && base_is_used(kind, object))
         kind->base_dealloc(object);
     else
         PyObject_GC_Del(object);

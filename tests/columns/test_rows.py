@@ -32,7 +32,7 @@ def messages(kernel_name: str) -> Messages:
 TYPES: dict[str, Messages] = {}
 
 
-def fetched(records: bytes, offset: int = 0, **options: Any) -> CompletedFetch:
+def fetched(records: bytes | bytearray, offset: int = 0, **options: Any) -> CompletedFetch:
     return CompletedFetch(records, topic="orders", partition=3, offset=offset, **options)
 
 
@@ -173,7 +173,8 @@ def read(messages: Messages, records: bytes, kept: Kept, use: Callable[[Rows], o
 
 @pytest.mark.parametrize("batch_size", [100, 1000, 5000, 30_000])
 def test_an_ordinary_loop_copies_nothing(in_c: Messages, records: bytes, batch_size: int) -> None:
-    kept, batch_now, before = kept_chunks(), [], 0
+    kept, before = kept_chunks(), 0
+    batch_now: list[Any] = []
     for rows in chunks(in_c, fetched(records, check_crcs=False), kept):
         while len(rows):
             if len(batch_now) >= batch_size:
@@ -203,7 +204,8 @@ def test_messages_that_are_processed_one_by_one_are_not_copied_while_they_are_pr
 
 @pytest.mark.parametrize("keep_one_of", [1000, 100, 10, 3, 2, 1])
 def test_kept_messages_keep_three_times_their_own_bytes_at_most(in_c: Messages, records: bytes, keep_one_of: int) -> None:
-    kept, cache = kept_chunks(1 << 20), []
+    kept = kept_chunks(1 << 20)
+    cache: list[Any] = []
 
     def use(rows: Rows) -> None:
         batch_now = rows.take(500)
@@ -213,14 +215,15 @@ def test_kept_messages_keep_three_times_their_own_bytes_at_most(in_c: Messages, 
     kept.sweep()
     own = sum(len(one.key()) + len(one.value()) + len(b"hheader") for one in cache)
     assert kept.chunk_bytes + kept.copied_bytes <= 2 * (1 << 20) + 3 * own + 200 * len(cache)
-    assert all(one.value() == bytes(100) and one.headers() == [("h", b"header")] for one in cache)
+    assert [(one.value(), one.headers()) for one in cache] == [(bytes(100), [("h", b"header")])] * len(cache)
     assert [one.key() for one in cache] == [b"%08d" % (one.offset() % 1000) for one in cache]
     del cache[:]
     assert kept.chunk_bytes == kept.copied_bytes == 0
 
 
 def test_the_last_message_of_each_key_keeps_no_chunks(in_c: Messages, records: bytes) -> None:
-    kept, cache = kept_chunks(0), {}
+    kept = kept_chunks(0)
+    cache: dict[int, Any] = {}
 
     def use(rows: Rows) -> None:
         for one in rows.take(500):

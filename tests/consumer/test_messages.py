@@ -7,6 +7,7 @@ import gc
 import inspect
 import pickle
 import random
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -330,6 +331,16 @@ def test_messages_and_what_they_refer_to_are_collected(log: Log, created: Messag
     del row, value
     gc.collect()
     assert not [one for one in watched if one() is not None]
+
+
+def test_what_a_method_of_the_base_stores_is_freed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = rows_of(messages_of("c", monkeypatch), log.records)[3]
+    stored = object()
+    before = sys.getrefcount(stored)
+    Message.set_value(row, stored)
+    assert row.value() == b"v"
+    del row
+    assert sys.getrefcount(stored) == before
 
 
 def test_confluent_kafkas_own_consumer_refuses_a_row_without_a_crash(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
