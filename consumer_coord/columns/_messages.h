@@ -695,7 +695,7 @@ static int same_timestamp(PyObject *self, PyObject *other)
     return equal;
 }
 
-/* Compare like confluent_kafka.Message since 2.11: without the type of the timestamp, the latency and the delivery count. */
+/* Compare like newer versions of confluent_kafka.Message: without the type of the timestamp, the latency and the delivery count. */
 static PyObject *message_compare(PyObject *self, PyObject *other, int how)
 {
     static const char *const fields[] = {"topic", "partition", "offset", "key", "value", "headers", "error", "leader_epoch"};

@@ -1,7 +1,7 @@
 """Messages in Python, for installations without the compiled ``_kernel.c``.
 
 The interface is that of ``_messages.h``, but a message owns its bytes from the start, so nothing has to be let go later. If
-the base has a constructor, as ``confluent_kafka.Message`` has since 2.10, a message is an instance of the base itself.
+the base has a constructor, as ``confluent_kafka.Message`` has since 2.13, a message is an instance of the base itself.
 """
 
 from __future__ import annotations
