@@ -247,7 +247,8 @@ static uint32_t crc32c(const uint8_t *at, size_t size)
 #define BATCH_OVERHEAD 12 /* base offset and length, which the length does not include */
 #define LEAST_RECORD 7    /* one byte each: length, attributes, two deltas, key, value, number of headers */
 
-enum attributes { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20 };
+/* Kafka does not use WITHOUT_TIME; old_formats.py sets it for records of format 0, which had no timestamps. */
+enum attributes { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20, WITHOUT_TIME = 0x4000 };
 
 enum state {
     READY,      /* the next record can be decoded */

@@ -113,13 +113,15 @@ INLINE bool add_row(struct rows *out, struct run *run, const struct batch *batch
     struct row *row = &out->rows[out->count++];
     *row = (struct row){
         .offset = record->offset,
-        .timestamp = timestamp_of(batch, record),
+        .timestamp = batch->attributes & WITHOUT_TIME ? 0 : timestamp_of(batch, record), /* as in librdkafka */
         .key = (uint32_t)(out->used + (size_t)(record->key - at)),
         .key_size = (int32_t)record->key_size,
         .value = (uint32_t)(out->used + (size_t)(record->value - at)),
         .value_size = (int32_t)record->value_size,
         .leader_epoch = batch->leader_epoch,
-        .timestamp_type = batch->attributes & APPEND_TIME ? LOG_APPEND_TIME : CREATE_TIME,
+        .timestamp_type = batch->attributes & APPEND_TIME    ? LOG_APPEND_TIME
+                          : batch->attributes & WITHOUT_TIME ? NO_TIMESTAMP
+                                                             : CREATE_TIME,
     };
     run->to = end;
     if (UNLIKELY(large)) {

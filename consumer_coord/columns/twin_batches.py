@@ -44,6 +44,8 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _OVERHEAD: Final = 12
 LEAST_RECORD: Final = 7
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+#: Kafka does not use this attribute; ``old_formats.py`` sets it for records of format 0, which had no timestamps.
+WITHOUT_TIME = 0x4000
 INT64_MAX: Final = 2**63 - 1
 
 

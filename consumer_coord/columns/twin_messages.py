@@ -18,6 +18,7 @@ from consumer_coord.columns.twin_batches import (
     LEAST_RECORD,
     READY,
     RECORD_COUNT,
+    WITHOUT_TIME,
     Batch,
     Batches,
     Headers,
@@ -40,7 +41,7 @@ FIELDS: Final = (
     "leader_epoch",
     "delivery_count",
 )
-_CREATE_TIME, _LOG_APPEND_TIME = 1, 2
+_NO_TIMESTAMP, _CREATE_TIME, _LOG_APPEND_TIME = range(3)
 
 #: The fields of a record that the decoder passes on: offset, timestamp, key, value, headers, leader epoch.
 _Record = tuple[int, tuple[int, int], bytes | None, bytes | None, "list[tuple[str, bytes | None]] | None", int]
@@ -192,10 +193,7 @@ def _usual(batches: Batches, batch: Batch, data: bytes) -> tuple[_Record, int] |
         return None
     if offset < batches.next_offset:
         return None
-    if batch.attributes & APPEND_TIME:
-        timestamp = _LOG_APPEND_TIME, batch.max_timestamp
-    else:
-        timestamp = _CREATE_TIME, wrapped(batch.base_timestamp + (timestamp_delta >> 1 ^ -(timestamp_delta & 1)))
+    timestamp = _timestamp(batch, wrapped(batch.base_timestamp + (timestamp_delta >> 1 ^ -(timestamp_delta & 1))))
     return (offset, timestamp, key, value, None, batch.leader_epoch), end
 
 
@@ -217,8 +215,15 @@ def _any(batches: Batches, batch: Batch, data: bytes) -> tuple[_Record | None, i
         return None, end
     key = None if row.key is None else bytes(row.key)
     value = None if row.value is None else bytes(row.value)
-    timestamp = row.timestamp_type + _CREATE_TIME, row.timestamp_ms
+    timestamp = _timestamp(batch, row.timestamp_ms)
     return (row.offset, timestamp, key, value, _texts(row.headers) or None, batch.leader_epoch), end
+
+
+def _timestamp(batch: Batch, created_ms: int) -> tuple[int, int]:
+    """Return the type of a record's timestamp, and the timestamp; 0 without a timestamp, as in librdkafka."""
+    if batch.attributes & APPEND_TIME:
+        return _LOG_APPEND_TIME, batch.max_timestamp
+    return (_NO_TIMESTAMP, 0) if batch.attributes & WITHOUT_TIME else (_CREATE_TIME, created_ms)
 
 
 def _texts(headers: Headers) -> list[tuple[str, bytes | None]]:

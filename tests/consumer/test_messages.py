@@ -25,6 +25,7 @@ from consumer_coord.columns import CompletedFetch, kernel
 from consumer_coord.columns.rows import Messages, kept_chunks
 from consumer_coord.consumer import messages as production
 from tests.support.columns.batches import APPEND_TIME, CODECS, Rec, batch
+from tests.support.columns.old_messages import OFFSETS, every_kind
 from tests.support.consumer.embedded import DEADLINE_S, change_log
 from tests.support.waiting import eventually
 
@@ -107,6 +108,21 @@ def read(kafka: EmbeddedKafka, count: int) -> list[Any]:
     )
     consumer.close()
     return found
+
+
+def test_old_formats_are_read_as_librdkafka_reads_them(created: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_old(self: PartitionLog, offset: int, *_: Any, **options: Any) -> bytes:
+        return every_kind() if offset < OFFSETS[-1] else b""
+
+    with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        change_log(kafka, lambda log: log.append(batch([Rec(at) for at in range(OFFSETS[-1] + 1)]), 0))
+        monkeypatch.setattr(PartitionLog, "read", read_old)
+        monkeypatch.setattr(PartitionLog, "available", lambda *_, **options: len(every_kind()))
+        reals = read(kafka, len(OFFSETS))
+    rows = rows_of(created, every_kind())
+    assert [one.offset() for one in reals] == OFFSETS
+    for row, real in zip(rows, reals, strict=True):
+        assert seen(row) == seen(real)
 
 
 def rebuild(*fields: Any) -> Any:
