@@ -53,11 +53,8 @@ def test_messages_before_the_requested_offset_are_skipped(kernel_name: str) -> N
 
 
 def test_offsets_far_apart() -> None:
-    data = (
-        old_message(5, 1, b"a", b"")
-        + old_message(2**40, 1, b"b", b"", -(2**63))
-        + old_message(2**40 + 1, 1, b"c", b"", 2**63 - 1)
-    )
+    times = {5: 0, 2**40: -(2**63), 2**40 + 1: 2**63 - 1}
+    data = b"".join(old_message(at, 1, b"k", b"", time) for at, time in times.items())
     assert columns(fetched(data))["offset"] == list(times)
 
 
