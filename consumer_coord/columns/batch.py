@@ -47,7 +47,8 @@ _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 class UnreadableRecordError(MalformedMessageError):
     """Raised if the records from an offset on cannot be read; earlier records were delivered.
 
-    The cause is damage (CRC, lengths, counts, offsets), a batch that cannot be decompressed, or an unknown record format. To skip the damage, seek to a later offset.
+    The cause is damage (CRC, lengths, counts, offsets), a batch that cannot be decompressed, or an unknown record
+    format. To skip the damage, seek to a later offset.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, problem: str) -> None:
