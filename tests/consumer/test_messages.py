@@ -111,6 +111,9 @@ def read(kafka: EmbeddedKafka, count: int) -> list[Any]:
 
 
 def test_old_formats_are_read_as_librdkafka_reads_them(created: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    if confluent_kafka.libversion()[1] < 0x02100000:
+        pytest.skip("librdkafka 2.8 reads no message of the log that this test makes up; 2.16 does")
+
     def read_old(self: PartitionLog, offset: int, *_: Any, **options: Any) -> bytes:
         return every_kind() if offset < OFFSETS[-1] else b""
 
