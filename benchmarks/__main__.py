@@ -18,6 +18,7 @@ NAMES = (
     "goals",
     "codec",
     "decode",
+    "rows",
     "growth",
     "largest_group",
     "scale",

@@ -1,8 +1,8 @@
 /* Fuzz the columns kernel: fuzz_kernel SEED INPUTS. tools/fuzz_kernel.py compiles and runs it with sanitizers.
  *
  * An input is a response of a few batches, damaged in places, with right or wrong checksums. The kernel reads the input in
- * steps into random columns, with occasional failures of allocation; the fuzzer reads every exported byte and checks the
- * invariants. The random numbers have a fixed seed, so a failure can be reproduced.
+ * steps into random columns or into the rows of messages, with occasional failures of allocation; the fuzzer reads every
+ * exported byte, everything that a message can read, and checks the invariants. The random numbers have a fixed seed, so a failure can be reproduced.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -62,6 +62,9 @@ static void *fuzzed_aligned_alloc(size_t alignment, size_t size)
 #define KEPT_BYTES ((size_t)0) /* so that the sanitizer sees the end of every buffer's life */
 #define KEPT_FROM ((size_t)256)
 #endif
+#define LARGE_VALUE 100 /* bytes; so that some values of this fuzzer are large */
+#define GROWTH 1        /* no memory in reserve, so that the sanitizer sees the first byte too many */
+#define LEAST_CHUNK_BYTES 1
 #include "../consumer_coord/columns/_kernel.c"
 #undef malloc
 #undef calloc
@@ -326,6 +329,108 @@ static void check_store(struct store *store)
     stream.release(&stream);
 }
 
+/* ---- messages -------------------------------------------------------------------------------------------------------- */
+
+/* Read the headers as a message does; they must end where the row says. */
+static void check_row_headers(const uint8_t *data, size_t size)
+{
+    struct reader at = {data, data + size};
+    while (at.at < at.end) {
+        const uint8_t *field = NULL;
+        int64_t field_size = -1;
+        must(take_field(&at, &field, &field_size) == FINE && field_size >= 0, "a header of a row has no key");
+        read_all(field, (size_t)field_size);
+        must(take_field(&at, &field, &field_size) == FINE, "a header of a row has no value");
+        read_all(field, size_or_0(field_size));
+    }
+}
+
+/* A field lies behind all fields before it, and within the data. */
+static size_t check_span(size_t before, size_t position, int64_t size, size_t used)
+{
+    if (size <= 0)
+        return before;
+    must(position >= before, "a row reaches into the row before it, or its fields overlap");
+    must(position + (size_t)size <= used, "a row reaches beyond its chunk");
+    return position + (size_t)size;
+}
+
+static void check_copy(const struct row *row, const uint8_t *data)
+{
+    const bool key = below(2), value = below(2), headers = below(2);
+    struct copied_row *copy = copy_row(row, data, key, value, headers);
+    if (copy == NULL)
+        return;
+    read_all(copy->data, copy->size);
+    must(!key || row->key_size < 0 || memcmp(copy->data + copy->row.key, data + row->key, (size_t)row->key_size) == 0,
+         "a copied key differs");
+    must(!value || row->large != NULL || row->value_size < 0 ||
+             memcmp(copy->data + copy->row.value, data + row->value, (size_t)row->value_size) == 0,
+         "a copied value differs");
+    if (headers)
+        check_row_headers(copy->data + copy->row.headers, copy->row.headers_size);
+    free(copy);
+}
+
+static void check_same(const struct strings *column, size_t row, const uint8_t *data, int64_t size)
+{
+    const int32_t *ends = column->ends;
+    const bool null = column->valid != NULL && !(column->valid[row / 8] >> row % 8 & 1);
+    must(null ? size == -1 : size == ends[row + 1] - ends[row], "the size of a field differs from the column's");
+    must(size <= 0 || memcmp(column->data + ends[row], data, (size_t)size) == 0, "a field differs from the column's");
+}
+
+/* Compare keys and values with those of columns, which another function decodes from the same position. */
+static void check_content(const struct rows *rows, struct batches in)
+{
+    struct builder out = {.limit = INT32_MAX, .chosen = 1u << KEY | 1u << VALUE | 1u << OFFSET, .columns = 3};
+    const struct label label = {(const uint8_t *)"orders", 6, 0};
+    const unsigned before = failures_in_256;
+    int64_t wanted = (int64_t)rows->count, bytes = INT64_MAX;
+    failures_in_256 = 0;
+    must(append(&out, &in, &label, INT64_MAX, &wanted, &bytes) && wanted == 0, "columns have fewer records");
+    const struct chunk *chunk = out.count ? &out.chunks[0] : NULL;
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct row *row = &rows->rows[i];
+        must(row->offset == chunk->offset[i], "the offset of a row differs from the column's");
+        check_same(&chunk->key, i, rows->data + row->key, row->key_size);
+        check_same(&chunk->value, i, row->large != NULL ? row->large : rows->data + row->value, row->value_size);
+    }
+    free_chunks(out.chunks, out.count);
+    failures_in_256 = before;
+}
+
+/* Check a chunk before the response is freed, because large values are in the response. */
+static void check_rows(struct rows *rows, int64_t from, int64_t to)
+{
+    size_t behind = 0, bytes = 0;
+    if (below(2))
+        shrink_rows(rows);
+    must(rows->used <= rows->data_capacity && rows->count <= rows->capacity, "a chunk is larger than its memory");
+    /* In memory of exactly its size, so that the sanitizer sees the first byte behind it. */
+    uint8_t *data = malloc(rows->used + !rows->used);
+    if (rows->used)
+        memcpy(data, rows->data, rows->used);
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct row *row = &rows->rows[i];
+        must(row->offset >= from && row->offset < to, "the offset of a row is not in order");
+        from = row->offset + 1;
+        behind = check_span(behind, row->key, row->key_size, rows->used);
+        if (row->large != NULL) {
+            must(row->value_size >= LARGE_VALUE, "a small value is not in the chunk");
+            read_all(row->large, (size_t)row->value_size);
+        } else
+            behind = check_span(behind, row->value, row->value_size, rows->used);
+        behind = check_span(behind, row->headers, row->headers_size, rows->used);
+        check_row_headers(data + row->headers, row->headers_size);
+        check_copy(row, data);
+        bytes += row_bytes(row);
+    }
+    must(bytes <= allocated_bytes(rows), "rows count more bytes than their chunk has");
+    free(data);
+    free_rows(rows);
+}
+
 /* ---- one input ------------------------------------------------------------------------------------------------------- */
 
 static void read_response(struct builder *out, int32_t partition)
@@ -350,6 +455,7 @@ static void read_response(struct builder *out, int32_t partition)
     const bool enough = scan(&in, aborted, aborted_count, below(2), below(4) == 0) == FINE;
     const struct label label = {(const uint8_t *)"orders", 6, partition};
     int64_t previous = asked;
+    const bool into_rows = below(2);
     for (uint32_t step = 0; enough && step < 200; step++) {
         if (in.state == COMPRESSED) {
             int64_t ends[4];
@@ -380,10 +486,17 @@ static void read_response(struct builder *out, int32_t partition)
         int64_t wanted = 1 + below(below(2) ? 3 : 100), bytes = 1 + below(2000);
         const int64_t before = wanted;
         const size_t rows = out->rows;
+        struct rows messages = {.count = 0};
         const int64_t ahead = below(4) ? INT64_MAX : (int64_t)below(40);
         const int64_t end = ahead < INT64_MAX - in.next_offset ? in.next_offset + ahead : INT64_MAX;
-        (void)append(out, &in, &label, end, &wanted, &bytes);
-        must(out->rows - rows == (size_t)(before - wanted), "the number of records is wrong");
+        const struct batches position = in;
+        if (into_rows)
+            (void)append_rows(&messages, &in, end, &wanted, &bytes);
+        else
+            (void)append(out, &in, &label, end, &wanted, &bytes);
+        must(out->rows - rows + messages.count == (size_t)(before - wanted), "the number of records is wrong");
+        check_content(&messages, position);
+        check_rows(&messages, previous, in.next_offset);
         for (size_t row = 0; CHOSEN(out->chosen, OFFSET) && row < out->rows - rows; row++) {
             const struct chunk *chunk = &out->chunks[out->count - 1];
             if (row == chunk->rows)

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
 #: pip compiles this file in place if there is a C compiler.
 KERNEL = ROOT / "consumer_coord" / "columns" / "_kernel.c"
+#: The kernel's source files.
+SOURCES = sorted(KERNEL.parent.glob("_*.[ch]"))
 
 
 def main() -> int:
@@ -44,7 +46,7 @@ def main() -> int:
 def state(directory: Path) -> str:
     """Return a hash of everything that the environment depends on. This includes its path, because it cannot be moved."""
     digest = hashlib.sha256(str(directory).encode())
-    for file in (LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", KERNEL):
+    for file in (LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", *SOURCES):
         digest.update(b"\0" + file.read_bytes())
     # A new compiler changes the hash, so that the kernel is compiled again.
     digest.update(str(shutil.which("cc")).encode())
@@ -66,8 +68,9 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             return f"{sys.executable} cannot make virtual environments (on Debian: install python3-venv)"
     log = directory / "pip.log"
     # Environments of other Pythons share a kernel that is up to date. An old one must go, because compiling may fail.
+    changed = max(source.stat().st_mtime for source in SOURCES)
     for kernel in KERNEL.parent.glob("_kernel*.so"):
-        if kernel.stat().st_mtime < KERNEL.stat().st_mtime:
+        if kernel.stat().st_mtime < changed:
             kernel.unlink()
     install = installer(python)
     for arguments in (

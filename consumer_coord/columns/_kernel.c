@@ -1,4 +1,4 @@
-/* Convert the record batches of Fetch responses into Arrow arrays.
+/* Convert the record batches of Fetch responses into Arrow arrays, or into messages (_rows.h and _messages.h).
  *
  * The first part decodes and exports, without Python: tools/fuzz_kernel.c compiles it with WITHOUT_PYTHON.
  * The second part, at the end, is the Python module.  consumer_coord/columns/twin.py does the same in Python.
@@ -247,7 +247,8 @@ static uint32_t crc32c(const uint8_t *at, size_t size)
 #define BATCH_OVERHEAD 12 /* base offset and length, which the length does not include */
 #define LEAST_RECORD 7    /* one byte each: length, attributes, two deltas, key, value, number of headers */
 
-enum attributes { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20 };
+/* Kafka does not use WITHOUT_TIME; old_formats.py sets it for records of format 0, which had no timestamps. */
+enum attributes { CODEC = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20, WITHOUT_TIME = 0x4000 };
 
 enum state {
     READY,      /* the next record can be decoded */
@@ -259,7 +260,7 @@ enum state {
 struct batch {
     size_t start, size; /* the payload: in the response, or if compressed in the decompressed bytes */
     int64_t base_offset, base_timestamp, max_timestamp;
-    int32_t last_offset_delta, count;
+    int32_t last_offset_delta, count, leader_epoch;
     uint16_t attributes;
     bool skipped;      /* a control batch, or a batch of an aborted transaction */
     bool decompressed; /* true from the start if the batch is not compressed */
@@ -360,6 +361,7 @@ static enum problem take_batch(struct reader *in, size_t size, bool check_crcs, 
     if (check_crcs && crc32c(at + 21, size - 21) != big32(at + 17))
         return WRONG_CRC;
     batch->base_offset = big64(at);
+    batch->leader_epoch = (int32_t)big32(at + 12);
     batch->attributes = big16(at + 21);
     batch->last_offset_delta = (int32_t)big32(at + 23);
     batch->base_timestamp = big64(at + 27);
@@ -695,9 +697,13 @@ static bool resize_strings(struct strings *strings, size_t old_rows, size_t rows
     return strings->valid == NULL || resize_bits(&strings->valid, old_rows, rows);
 }
 
+#ifndef GROWTH
+#define GROWTH 2
+#endif
+
 static size_t grown(size_t capacity, size_t needed, size_t least)
 {
-    const size_t twice = capacity > SIZE_MAX / 4 ? needed : 2 * capacity;
+    const size_t twice = capacity > SIZE_MAX / 4 ? needed : GROWTH * capacity;
     const size_t most = twice > needed ? twice : needed;
     return most > least ? most : least;
 }
@@ -929,6 +935,55 @@ INLINE int64_t microseconds(int64_t milliseconds)
     return 1000 * (milliseconds > most ? most : milliseconds < -most ? -most : milliseconds);
 }
 
+/* The content of a record.  `headers` are the bytes of the headers, whose number is `header_count`. */
+struct record {
+    const uint8_t *key, *value;
+    int64_t offset, timestamp_delta, key_size, value_size, header_count;
+    struct reader headers;
+};
+
+/* Read the next record of a batch, whose offset must be higher than `previous`.  The headers are not checked. */
+INLINE enum problem read_record(struct reader *in, const struct batch *batch, int64_t previous, struct record *out)
+{
+    struct reader record;
+    int64_t offset_delta;
+    enum problem problem = take_record(in, &record);
+    if (UNLIKELY(problem != FINE))
+        return problem;
+    if (UNLIKELY(!has(&record, 1)))
+        return RECORD_SIZE;
+    record.at++; /* skip the attributes, which Kafka does not use */
+    if (UNLIKELY(!take_varint64(&record, &out->timestamp_delta) || !take_varint32(&record, &offset_delta)))
+        return VARINT;
+    problem = take_field(&record, &out->key, &out->key_size);
+    if (UNLIKELY(problem != FINE))
+        return problem;
+    problem = take_field(&record, &out->value, &out->value_size);
+    if (UNLIKELY(problem != FINE))
+        return problem;
+    if (UNLIKELY(!take_varint32(&record, &out->header_count)))
+        return VARINT;
+    if (UNLIKELY(out->header_count < 0 || !has(&record, 2 * (uint64_t)out->header_count)))
+        return HEADER_COUNT;
+    if (UNLIKELY(offset_delta < 0 || offset_delta > batch->last_offset_delta))
+        return RECORD_OFFSET;
+    out->offset = batch->base_offset + offset_delta;
+    if (UNLIKELY(out->offset <= previous))
+        return RECORD_OFFSET;
+    if (UNLIKELY(out->header_count == 0 && record.at != record.end))
+        return RECORD_SIZE;
+    out->headers = record;
+    return FINE;
+}
+
+/* Return the timestamp of a record in milliseconds.  The sum may overflow, like Java's long. */
+INLINE int64_t timestamp_of(const struct batch *batch, const struct record *record)
+{
+    if (batch->attributes & APPEND_TIME)
+        return batch->max_timestamp;
+    return (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)record->timestamp_delta);
+}
+
 /* Decode records of the current batch until its end, a limit, or a record at or after the offset `end`; in the last case
  * `next_offset` is that record's offset.  Return NO_MEMORY, FINE, or the problem of a record. */
 static enum problem decode(struct builder *out, struct batches *in, const struct label *label, int64_t end, int64_t *records,
@@ -949,40 +1004,17 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
     while (in->record < batch->count) {
         if (*records <= 0 || *bytes <= 0)
             return FINE;
-        struct reader record;
-        const uint8_t *key, *value;
-        int64_t timestamp_delta, offset_delta, key_size, value_size, header_count;
+        struct record record;
         struct headers headers = {.count = 0};
         const uint8_t *record_start = at.at;
-        enum problem problem = take_record(&at, &record);
+        enum problem problem = read_record(&at, batch, in->previous, &record);
         if (UNLIKELY(problem != FINE))
             return problem;
-        if (UNLIKELY(!has(&record, 1)))
-            return RECORD_SIZE;
-        record.at++; /* skip the attributes, which Kafka does not use */
-        if (UNLIKELY(!take_varint64(&record, &timestamp_delta) || !take_varint32(&record, &offset_delta)))
-            return VARINT;
-        problem = take_field(&record, &key, &key_size);
-        if (UNLIKELY(problem != FINE))
-            return problem;
-        problem = take_field(&record, &value, &value_size);
-        if (UNLIKELY(problem != FINE))
-            return problem;
-        if (UNLIKELY(!take_varint32(&record, &header_count)))
-            return VARINT;
-        if (UNLIKELY(header_count < 0 || !has(&record, 2 * (uint64_t)header_count)))
-            return HEADER_COUNT;
-        if (UNLIKELY(offset_delta < 0 || offset_delta > batch->last_offset_delta))
-            return RECORD_OFFSET;
-        const int64_t offset = batch->base_offset + offset_delta;
-        if (UNLIKELY(offset <= in->previous))
-            return RECORD_OFFSET;
-        if (header_count == 0) {
-            if (UNLIKELY(record.at != record.end))
-                return RECORD_SIZE;
-        } else if (CHOSEN(chosen, HEADERS)) {
-            headers.at = record;
-            headers.count = (size_t)header_count;
+        const uint8_t *const key = record.key, *const value = record.value;
+        const int64_t offset = record.offset, key_size = record.key_size, value_size = record.value_size;
+        if (record.header_count && CHOSEN(chosen, HEADERS)) {
+            headers.at = record.headers;
+            headers.count = (size_t)record.header_count;
             problem = check_headers(&headers);
             if (UNLIKELY(problem != FINE))
                 return problem;
@@ -1031,9 +1063,7 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
         if (CHOSEN(chosen, OFFSET))
             chunk->offset[row] = offset;
         if (CHOSEN(chosen, TIMESTAMP))
-            chunk->timestamp[row] = microseconds(
-                batch->attributes & APPEND_TIME ? batch->max_timestamp
-                                                : (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)timestamp_delta));
+            chunk->timestamp[row] = microseconds(timestamp_of(batch, &record));
         if (CHOSEN(chosen, TIMESTAMP_TYPE))
             chunk->timestamp_type[row] = batch->attributes & APPEND_TIME ? 1 : 0;
         chunk->rows++;
@@ -1424,6 +1454,8 @@ static struct store *finish(struct builder *out)
     return store;
 }
 
+#include "_rows.h"
+
 #ifndef WITHOUT_PYTHON
 
 /* ---- the Python module ---------------------------------------------------------------------------------------------- */
@@ -1431,7 +1463,7 @@ static struct store *finish(struct builder *out)
 #define RELEASE_GIL_FROM 8192 /* in bytes; a smaller task ends before another thread could use the GIL */
 
 struct module_state {
-    PyTypeObject *batches, *builder, *arrays;
+    PyTypeObject *batches, *builder, *arrays, *kept, *rows;
 };
 
 typedef struct {
@@ -1854,6 +1886,8 @@ static PyType_Spec arrays_spec = {
     "consumer_coord.columns._kernel.Arrays", sizeof(ArraysObject), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, arrays_slots};
 
+#include "_messages.h"
+
 static PyObject *module_crc32c(PyObject *module, PyObject *args)
 {
     Py_buffer data;
@@ -1870,6 +1904,8 @@ static PyObject *module_crc32c(PyObject *module, PyObject *args)
 
 static PyMethodDef module_methods[] = {
     {"crc32c", module_crc32c, METH_VARARGS, "Return the CRC-32C of some bytes."},
+    {"message_type", module_message_type, METH_VARARGS, "Return a subtype of a class of messages, for Rows."},
+    {"message", module_message, METH_VARARGS, "Return a message with these fields, which is no row of a chunk."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1880,12 +1916,13 @@ static int module_exec(PyObject *module)
     state->batches = (PyTypeObject *)PyType_FromModuleAndSpec(module, &batches_spec, NULL);
     state->builder = (PyTypeObject *)PyType_FromModuleAndSpec(module, &builder_spec, NULL);
     state->arrays = (PyTypeObject *)PyType_FromModuleAndSpec(module, &arrays_spec, NULL);
-    if (state->batches == NULL || state->builder == NULL || state->arrays == NULL)
-        return -1;
-    return PyModule_AddType(module, state->batches) || PyModule_AddType(module, state->builder) ||
-                   PyModule_AddType(module, state->arrays)
-               ? -1
-               : 0;
+    state->kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, &kept_spec, NULL);
+    state->rows = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rows_spec, NULL);
+    PyTypeObject *const types[] = {state->batches, state->builder, state->arrays, state->kept, state->rows};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i] == NULL || PyModule_AddType(module, types[i]) < 0)
+            return -1;
+    return 0;
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
@@ -1895,6 +1932,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->batches);
         Py_VISIT(state->builder);
         Py_VISIT(state->arrays);
+        Py_VISIT(state->kept);
+        Py_VISIT(state->rows);
     }
     return 0;
 }
@@ -1906,6 +1945,8 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->batches);
         Py_CLEAR(state->builder);
         Py_CLEAR(state->arrays);
+        Py_CLEAR(state->kept);
+        Py_CLEAR(state->rows);
     }
     return 0;
 }
@@ -1916,15 +1957,12 @@ static void module_free(void *module)
 }
 
 static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, module_exec},
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
+    {Py_mod_exec, module_exec}, /* no Py_mod_gil: messages need the GIL (see _messages.h) */
     {0, NULL},
 };
 
 static struct PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT, "consumer_coord.columns._kernel", "Decodes record batches into Arrow arrays.",
+    PyModuleDef_HEAD_INIT, "consumer_coord.columns._kernel", "Decodes record batches into Arrow arrays and messages.",
     sizeof(struct module_state), module_methods, module_slots, module_traverse, module_clear, module_free};
 
 PyMODINIT_FUNC PyInit__kernel(void)

@@ -17,6 +17,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.columns import kernel
 from consumer_coord.columns.decompress import decompress
+from consumer_coord.columns.old_formats import converted, is_old
 from consumer_coord.errors import ConfigurationError, MalformedMessageError
 from consumer_coord.topic_partition import TopicPartition
 
@@ -37,6 +38,8 @@ _MOST_SPARES: Final = 2
 _MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
 #: The problem that a kernel reports after :mod:`consumer_coord.columns.decompress` failed; the reason is in ``_damage``.
 _DECOMPRESSION: Final = "the batch cannot be decompressed"
+#: The problem that a kernel reports at a message that :mod:`consumer_coord.columns.old_formats` could not convert.
+_OLD_FORMAT: Final = "the record format is 0 or 1, older than Kafka 0.11; only format 2 can be read"
 #: The values of ``Batches.state`` in both kernels.
 _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 
@@ -44,8 +47,8 @@ _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 class UnreadableRecordError(MalformedMessageError):
     """Raised if the records from an offset on cannot be read; earlier records were delivered.
 
-    The cause is damage (CRC, lengths, counts, offsets), a batch that cannot be decompressed, or a record format older than
-    Kafka 0.11.  To skip the damage, seek to a later offset.
+    The cause is damage (CRC, lengths, counts, offsets), a batch that cannot be decompressed, or an unknown record
+    format. To skip the damage, seek to a later offset.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, problem: str) -> None:
@@ -100,7 +103,11 @@ class CompletedFetch:
         #: True while a call reads records. If this attribute is still True after a call, a signal handler raised an exception,
         #: so create another object.
         self.interrupted = False
-        self._damage = ""
+        self._damage = self._old_problem = ""
+        if is_old(self._records):
+            self._records, self._old_problem = converted(
+                self._records, check_crcs=check_crcs, max_batch_bytes=max_batch_bytes, crc32c=kernel.kernel.crc32c
+            )
         pairs = array("q", chain.from_iterable(aborted))
         self._batches = kernel.kernel.Batches(self._records, offset, pairs, read_committed, check_crcs)
 
@@ -138,7 +145,7 @@ class CompletedFetch:
                 break
             if batches.state != _COMPRESSED:
                 break
-            self._decompress()
+            self._decompress(min(max_bytes - size, _AHEAD_BYTES))
         self.interrupted = False
         if batches.state == _EXHAUSTED:
             self._keep_buffer()
@@ -146,15 +153,17 @@ class CompletedFetch:
             problem = batches.problem
             if problem == _DECOMPRESSION:
                 problem += f" ({self._damage})"
+            elif problem == _OLD_FORMAT and self._old_problem:
+                problem = self._old_problem
             raise UnreadableRecordError(self.topic, self.partition, batches.next_offset, problem)
         return Appended(records, size)
 
-    def _decompress(self) -> None:
-        """Decompress the next batches into the memory of earlier batches, which the kernel has already read."""
+    def _decompress(self, most: int) -> None:
+        """Decompress the next batches, up to ``most`` bytes, into the memory of earlier batches, which were read already."""
         found = decompress(
             self._records,
             self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
-            most=_AHEAD_BYTES,
+            most=most,
             limit=self._max_batch_bytes,
             buffer=self._buffer or _spare_buffer(),
         )

@@ -16,8 +16,11 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from consumer_coord.broker.record_batch import read_header, read_records
 from consumer_coord.columns import COLUMNS, Columns, CompletedFetch, UnreadableRecordError, kernel
+from consumer_coord.columns.rows import Messages, kept_chunks
+from consumer_coord.wire.crc32c import table_crc32c
 from tests.support.broker.record_batches import read_headers
 from tests.support.columns.batches import APPEND_TIME, CODECS, CONTROL, TRANSACTIONAL, Rec, batch, marker, patched
+from tests.support.columns.own_message import OwnMessage, rebuilt
 
 try:
     C = kernel.load("c")[1]
@@ -152,11 +155,59 @@ def test_both_kernels_read_the_same_from_garbage(body: bytes, count: int) -> Non
             assert outcome(TWIN, data, COLUMNS, (1000, 2**31 - 1), offset=0) == in_c
 
 
+def rows_outcome(module: Any, data: bytes, limits: tuple[int, int], **options: Any) -> Any:
+    """Everything that can be seen of reading messages in steps."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kernel, "kernel", module)
+        if module not in TYPES:
+            TYPES[module] = Messages(OwnMessage, rebuilt)
+        fetched, kept = CompletedFetch(data, topic="orders", partition=1, **options), kept_chunks(0)
+        seen: list[Any] = []
+        found: list[Any] = []
+        while not fetched.exhausted:
+            end = fetched.next_offset + 2 if len(seen) % 3 == 2 else 2**63 - 1
+            try:
+                rows = TYPES[module].decode(fetched, kept, max_records=limits[0], max_bytes=limits[1], end_offset=end)
+            except UnreadableRecordError as error:
+                seen.append(str(error))
+                break
+            seen.append((len(rows), rows.position, rows.next_offset))
+            while len(rows):
+                found += rows.take(2)
+                seen.append((rows.position, rows.leader_epoch))
+        kept.sweep()
+    getters = ("offset", "timestamp", "key", "value", "headers", "leader_epoch", "topic", "partition", "error", "latency")
+    return seen, [[getattr(one, name)() for name in getters] for one in found]
+
+
+#: Kernel -> its class of messages, which lives as long as the process.
+TYPES: dict[Any, Messages] = {}
+
+
+@given(
+    responses(),
+    st.integers(0, 10),
+    st.booleans(),
+    st.booleans(),
+    st.tuples(st.sampled_from([1, 3, 1000]), st.sampled_from([1, 40, 10**9])),
+)
+def test_both_kernels_make_the_same_messages(
+    response: tuple[bytes, list[tuple[int, int]]],
+    offset: int,
+    read_committed: bool,
+    check_crcs: bool,
+    limits: tuple[int, int],
+) -> None:
+    data, aborted = response
+    options = {"offset": offset, "aborted": aborted, "read_committed": read_committed, "check_crcs": check_crcs}
+    assert rows_outcome(C, data, limits, **options) == rows_outcome(TWIN, data, limits, **options)
+
+
 @given(record_lists(20).filter(bool))
 def test_the_twin_decodes_a_valid_batch_at_once(records: list[Rec]) -> None:
     usual = [attrs.evolve(one, timestamp_delta=one.timestamp_delta % 10**6) for one in records]
     with decoding_at_once(1):
-        assert TWIN.Batches(batch(usual), 0, b"", False, True).batches[0].records is not None
+        assert TWIN.decode_at_once(TWIN.Batches(batch(usual), 0, b"", False, True).batches[0]) is not None
 
 
 def read(data: bytes) -> dict[str, list[Any]]:
@@ -193,7 +244,7 @@ def test_kafka_pythons_batches_are_read_as_kafka_python_reads_them(records: list
 
 @given(st.binary(max_size=5000))
 def test_both_checksums_are_the_same(data: bytes) -> None:
-    assert C.crc32c(data) == TWIN.crc32c(data) == TWIN.table_crc32c(data)
+    assert C.crc32c(data) == TWIN.crc32c(data) == table_crc32c(data)
 
 
 def test_known_checksums() -> None:
@@ -205,7 +256,7 @@ def test_known_checksums() -> None:
         assert module.crc32c(b"") == 0
         long = bytes(range(256)) * 64
         for size in (1535, 1536, 1537, 3072, 16383, 16384):
-            assert module.crc32c(long[:size]) == TWIN.table_crc32c(long[:size])
+            assert module.crc32c(long[:size]) == table_crc32c(long[:size])
 
 
 def test_the_markers_of_these_tests_are_control_batches() -> None:
