@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from confluent_kafka import Message
-
 from consumer_coord.columns.rows import Messages
+from consumer_coord.confluent.types import Message
 
 
 def rebuild(*fields: Any) -> Any:

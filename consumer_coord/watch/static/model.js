@@ -53,7 +53,7 @@ class Group {
   }
 
   /* What stands before the lag: it is higher if the lag of some partitions is unknown. */
-  get atLeast() { return this.unknown && this.lag.last !== null ? "≥ " : ""; }
+  get lowerBound() { return this.unknown && this.lag.last !== null ? "≥ " : ""; }
 
   apply(change, at) {
     Object.assign(this.info, change.info);

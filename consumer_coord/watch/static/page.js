@@ -94,7 +94,7 @@
         button.addEventListener("click", () => { choose(one.id); refresh(true); });
       }
       button.children[0].dataset.kind = one.kind;
-      const lag = one.lag.at.length ? ` · lag ${one.atLeast}${brief(one.lag.last)}` : "";
+      const lag = one.lag.at.length ? ` · lag ${one.lowerBound}${brief(one.lag.last)}` : "";
       write(button.children[3], one.gone ? "gone" : one.info.error ? (one.info.state === "Dead" ? "no such group" : "not readable") : (one.kind === "good" ? "" : shown(one.info.state) + " · ") + `${figure(one.present.length)} ${one.present.length === 1 ? "member" : "members"}${lag}`);
       button.setAttribute("aria-current", String(one === group));
       if (box.children[index] !== button) box.insertBefore(button, box.children[index] ?? null);
