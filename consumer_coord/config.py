@@ -75,6 +75,7 @@ class Config:
     fetch_max_bytes: int = 50 << 20
     max_partition_fetch_bytes: int = 1 << 20
     queued_max_messages_kbytes: int = 64 << 10
+    queued_min_messages: int = 100_000
     check_crcs: bool = True
     #: Settings for ``confluent_kafka.Consumer``, which gets manual assignments and commits nothing.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)

@@ -402,6 +402,14 @@ SETTINGS: Mapping[str, Setting] = {
             "Lower it to save memory. For `consume_arrow`, compressed bytes count, including those of the current batch.",
         ),
         Setting(
+            "queued.min.messages",
+            Integer(1, 10_000_000),
+            "queued_min_messages",
+            BOTH,
+            "The number of records of a partition that are fetched ahead, within `queued.max.messages.kbytes`.",
+            "Lower it to save memory. A higher value helps an application that takes many records at long intervals.",
+        ),
+        Setting(
             "check.crcs",
             as_boolean,
             "check_crcs",

@@ -3,6 +3,7 @@
 =======================  ==========================================================================================
 ``fetcher.py``           the facade, and the theory of operation
 ``broker.py``            the requests to one broker, and the effect of a response on each partition
+``lanes.py``             Fetches that wait at the broker, and Fetches that do not
 ``sessions.py``          fetch sessions (KIP-227)
 ``leaders.py``           the leader of each partition (KIP-951)
 ``buffer.py``            records that were fetched and not yet taken

@@ -10,8 +10,9 @@ import struct
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
-#: The header of a batch with magic 2: base offset, length, leader epoch, magic, CRC, attributes, last offset delta.
-_HEADER = struct.Struct(">qiibIhi")
+#: The header of a batch with magic 2: base offset, length, leader epoch, magic, CRC, attributes, last offset delta, and after
+#: five other fields the number of records.
+_HEADER = struct.Struct(">qiibIhi30xi")
 #: Size of the fields base offset and length, in bytes. The value of the field length does not include these bytes.
 _LOG_OVERHEAD = 12
 #: Position of the magic byte in a batch; the same in all record formats.
@@ -25,6 +26,8 @@ _LAST_OFFSET = 2**63 - 1
 class Reach:
     """The batches of a response to use: where they begin and end in bytes, the next offset, and the last batch's leader epoch.
 
+    ``records`` is the number of records, as the batches' headers state it.
+
     There is no batch to use if ``begin`` equals ``end``.
     """
 
@@ -32,6 +35,7 @@ class Reach:
     end: int
     next_offset: int
     leader_epoch: int
+    records: int = 0
 
 
 def reach(records: bytes | memoryview, offset: int) -> Reach:
@@ -43,7 +47,7 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
     version 3, a broker sends at least one complete batch.) Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1.
     The error's text names the offset at which the caller would continue.
     """
-    end, begin, position, next_offset, epoch = len(records), 0, 0, offset, -1
+    end, begin, position, next_offset, epoch, count = len(records), 0, 0, offset, -1, 0
     while end - position > _MAGIC_AT:
         magic = records[position + _MAGIC_AT]
         if magic != _MAGIC:
@@ -53,7 +57,7 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
             )
         if end - position < _HEADER.size:
             break
-        base, length, batch_epoch, _, _, _, delta = _HEADER.unpack_from(records, position)
+        base, length, batch_epoch, _, _, _, delta, inside = _HEADER.unpack_from(records, position)
         size = length + _LOG_OVERHEAD
         last = base + delta
         if size < _SMALLEST_BATCH or delta < 0 or base < 0 or last >= _LAST_OFFSET:
@@ -69,7 +73,7 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
         if last < offset:
             begin = position
             continue
-        next_offset, epoch = last + 1, batch_epoch
+        next_offset, epoch, count = last + 1, batch_epoch, count + max(0, inside)
     if not position:
         raise MalformedMessageError(f"the response has no complete record batch at offset {offset}, only {end} bytes")
-    return Reach(begin, position, next_offset, epoch)
+    return Reach(begin, position, next_offset, epoch, count)

@@ -1,11 +1,11 @@
-"""The Fetch requests to one broker, one at a time, and the effects of their responses on each partition."""
+"""The Fetch requests to one broker, and the effects of their responses on each partition."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
@@ -18,6 +18,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.fetch.batches import reach
 from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
+from consumer_coord.fetch.lanes import Ask, Lane
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
@@ -48,85 +49,66 @@ _TOPIC_IDS_FROM = 13
 #: Time limit of the request that ends a fetch session, in milliseconds. The fetcher's close may exceed its own time limit by
 #: this time.
 _FAREWELL_MS = 100
-#: Maximum wait of a Fetch of partitions that the broker's first task will take over, in milliseconds. A partition that is
-#: placed on the task during this Fetch waits at most this time.
+#: Maximum wait of a brief Fetch, in milliseconds (see ``lanes.py``), and the maximum number of brief Fetches.
 _BRIEF_WAIT_MS = 100
-
-
-@attrs.frozen
-class _Ask:
-    """The partitions of the next Fetch, with their offsets."""
-
-    states: Mapping[TopicPartition, FetchState]
-    wanted: Mapping[TopicPartition, Wanted]
-    max_bytes: int
-    max_wait_ms: int
-    #: Partitions that are not in the request, because their records use too much of the buffer.
-    omitted: Sequence[FetchState]
-    #: Whether all positions are at the ends of the logs, so that the broker delays the response until there are new records.
-    at_ends: bool
+_MOST_BRIEF = 2
 
 
 class BrokerFetches:
-    """A task that sends Fetches to one broker, one at a time, for the partitions of any number of fetchers."""
+    """The Fetches of any number of fetchers from one broker.
+
+    At most one Fetch that does not wait at the broker is in flight. It contains every partition that may have records and, at
+    no cost, those that have none. Fetches that wait have their own lanes, so they delay no partition that has records.
+    """
 
     def __init__(
-        self, cluster: ClusterClient, config: FetchConfig, leaders: Leaders, broker_id: int, tasks: Sequence[BrokerFetches]
+        self,
+        cluster: ClusterClient,
+        config: FetchConfig,
+        leaders: Leaders,
+        broker_id: int,
+        start: Callable[[BrokerFetches, Lane], object],
     ) -> None:
-        """Create the task. ``tasks``: all tasks for the broker; the caller adds this task."""
+        """Fetch nothing yet. ``start`` makes a task of :meth:`run`."""
         self.broker_id: int = broker_id
         #: The partitions to fetch, in the order of the next request.
-        self.partitions: dict[TopicPartition, FetchState] = {}
+        self.partitions: dict[FetchState, None] = {}
+        self.lanes: list[Lane] = []
         self._cluster = cluster
         self._config = config
         self._leaders = leaders
-        self._tasks = tasks
-        self._session = FetchSession()
-        self._wake = asyncio.Event()
+        self._start = start
         #: The version of the last response; None before the first response.
         self._version: int | None = None
         self._failures = 0
-        #: How many responses in a row had no partition although the broker was to wait for records.
-        self._hollow = 0
         self._not_before = 0.0
-        #: The Fetch in flight.
-        self._asked: _Ask | None = None
 
     @property
     def by_id(self) -> bool:
         """True if the last request named topics by id; also True before the first request."""
         return self._version is None or self._version >= _TOPIC_IDS_FROM
 
-    @property
-    def waits(self) -> bool:
-        """Whether the broker probably delays the response to the Fetch in flight until there are new records."""
-        return self._asked is not None and self._asked.at_ends
-
-    def serves(self, state: FetchState) -> bool:
-        """Return whether this task fetches a partition soon, or is fetching it from its position now."""
-        asked = self._asked
-        if asked is None or not self.waits or asked.max_wait_ms <= _BRIEF_WAIT_MS or not state.active:
-            return True
-        return asked.states.get(state.partition) is state and asked.wanted[state.partition].offset == state.offset
-
     def check(self) -> None:
-        """Check again whether to send a Fetch. A partition that the Fetch in flight omits must not wait for its response."""
-        self._wake.set()
-        if self._asked is not None and self._asked.omitted and self.waits:
-            omitted, self._asked = self._asked.omitted, attrs.evolve(self._asked, omitted=())
-            for state in omitted:
-                if state.task is self:
-                    state.owner.place(state)
+        """Send a Fetch if a partition is due that no Fetch in flight reads; called after every change."""
+        if any(not (lane.free or lane.waits) for lane in self.lanes):
+            # This lane checks again at the end of its Fetch, which does not wait.
+            return
+        free = next((lane for lane in self.lanes if lane.free), None)
+        if free is not None:
+            free.wake()
+        elif self._next(None) != (None, None):
+            # There is something to fetch now, or after a backoff.
+            lane = Lane()
+            self.lanes.append(lane)
+            self._start(self, lane)
 
-    async def run(self) -> None:
-        """Fetch until cancelled."""
+    async def run(self, lane: Lane) -> None:
+        """Send the Fetches of one lane until cancelled."""
+        lane.free = False
         while True:
-            self._wake.clear()
-            ask, look_at = self._next()
+            ask, look_at = self._next(lane)
             if ask is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(look_at):
-                        await self._wake.wait()
+                await lane.rest(look_at)
                 continue
             broker = self._leaders.broker(self.broker_id)
             if broker is None:
@@ -139,15 +121,19 @@ class BrokerFetches:
                 if unsure:
                     await self._validate(unsure)
                     continue
-            await self._fetch(broker, ask)
+            await self._fetch(lane, broker, ask)
 
-    async def end_session(self) -> None:
-        """End the session at the broker, if a connection is open, to free the broker's memory (best effort)."""
-        part, broker = self._session.final, self._leaders.broker(self.broker_id)
+    async def end_sessions(self) -> None:
+        """End the sessions at the broker, if a connection is open, to free the broker's memory (best effort)."""
+        for lane in self.lanes:
+            await self._end(lane.session)
+
+    async def _end(self, session: FetchSession) -> None:
+        part, broker = session.final, self._leaders.broker(self.broker_id)
         connection = None if broker is None else self._cluster.open_connection(broker)
         if part is None or connection is None:
             return
-        farewell = Versioned(FetchRequest, lambda version: _request(self._config, part, 0, 0), newest=self._newest())
+        farewell = Versioned(FetchRequest, lambda version: _request(self._config, part, 0, 0), newest=self._newest(()))
         try:
             async with asyncio.timeout(_FAREWELL_MS / 1000):
                 await connection.request(farewell, timeout_ms=self._cluster.config.request_timeout_ms)
@@ -156,68 +142,66 @@ class BrokerFetches:
 
     # -- the next request ---------------------------------------------------------------------------------------------
 
-    def _next(self) -> tuple[_Ask | None, float | None]:
-        """Return the next Fetch; or None, and the time of the next check (None: after a call of :meth:`check`)."""
+    def _next(self, lane: Lane | None) -> tuple[Ask | None, float | None]:
+        """Return the next Fetch of a lane (None: a new one); or None, and the time of the next check (None: after a change)."""
         moment = now()
         if self._not_before > moment:
             return None, self._not_before
-        if self._tasks[0] is self:
-            self._take_over_idle()
+        others = [one for one in self.lanes if one is not lane and not one.free]
+        waiting = [one.asked for one in others if one.asked is not None and one.asked.waits]
+        if len(waiting) < len(others):
+            # The other lane checks again at the end of its Fetch.
+            return None, None
         due, look_at = self._due(moment)
-        held: Counter[Owner] = Counter()
-        for state in self.partitions.values():
-            held[state.owner] += state.held
-        room = {owner: owner.share_bytes() - size for owner, size in held.items()}
-        most = self._config.max_partition_fetch_bytes
-        omitted = [one for one in due.values() if one.untaken * 2 >= most or room[one.owner] < held[one.owner]]
-        for state in omitted:
-            del due[state.partition]
-        if not due:
+        hot = [state for state in due if not state.at_end and not any(ask.covers(state) for ask in waiting)]
+        if hot:
+            idle = [state for state in due if state.at_end and not any(ask.covers(state) for ask in waiting)]
+            return self._ask([*hot, *idle], 0), None
+        lasting = [ask for ask in waiting if not ask.brief]
+        idle = [state for state in due if state.at_end and not any(ask.covers(state) for ask in lasting)]
+        if all(any(ask.covers(state) for ask in waiting) for state in idle):
             return None, look_at
-        # The broker may fill the response with records of one fetcher, so the fetcher with the least room sets the limit.
-        max_bytes = min(self._config.fetch_max_bytes, *(room[state.owner] for state in due.values()))
-        return self._ask(due, max_bytes, omitted), None
+        wait_ms = float(self._config.fetch_wait_max_ms)
+        # The long Fetch takes over a partition, unless it has the same partition for another fetcher.
+        brief = any(state.partition not in ask.states for ask in lasting for state in idle)
+        if brief:
+            if len(waiting) - len(lasting) >= _MOST_BRIEF:
+                return None, look_at
+            wait_ms = min(wait_ms, _BRIEF_WAIT_MS)
+        if look_at is not None:
+            wait_ms = min(wait_ms, (look_at - moment) * 1000)
+        return self._ask(idle, math.ceil(wait_ms), brief), None
 
-    def _due(self, moment: float) -> tuple[dict[TopicPartition, FetchState], float | None]:
+    def _due(self, moment: float) -> tuple[list[FetchState], float | None]:
         """Return the partitions to fetch now, and the time when the next partition is due after its backoff (None: no such)."""
-        due: dict[TopicPartition, FetchState] = {}
+        due: list[FetchState] = []
         look_at: float | None = None
-        for partition, state in tuple(self.partitions.items()):
+        held: Counter[Owner] = Counter()
+        for state in tuple(self.partitions):
+            held[state.owner] += state.held
             if not state.active:
                 continue
             if state.preferred is not None and state.preferred[1] <= moment:
                 state.preferred = None
                 state.owner.place(state)
-                if state.task is not self:
+                if state.broker is not self:
                     continue
             if state.not_before > moment:
                 look_at = state.not_before if look_at is None else min(look_at, state.not_before)
-            else:
-                due[partition] = state
-        return due, look_at
+            elif state.untaken_records < self._config.queued_min_messages:
+                due.append(state)
+        full = {owner for owner, size in held.items() if size > owner.share_bytes() // 2}
+        return ([state for state in due if state.owner not in full] if full else due), look_at
 
-    def _take_over_idle(self) -> None:
-        """Take the partitions of the broker's other tasks that wait for new records, so that one connection is enough."""
-        for other in self._tasks[1:]:
-            if other.waits:
-                for state in tuple(other.partitions.values()):
-                    if state.partition not in self.partitions:
-                        state.owner.move(state, self)
-
-    def _ask(self, due: Mapping[TopicPartition, FetchState], max_bytes: int, omitted: Sequence[FetchState]) -> _Ask:
-        wanted = {partition: self._wanted(state) for partition, state in due.items()}
-        wait_ms = self._config.fetch_wait_max_ms
-        if any(state.high_watermark < 0 for state in due.values()):
-            # The first Fetch of a partition must not wait for new records, because the high watermark is unknown.
-            wait_ms = 0
-        elif self._will_hand_over(due):
-            wait_ms = min(wait_ms, _BRIEF_WAIT_MS)
-        return _Ask(due, wanted, max_bytes, wait_ms, omitted, all(state.at_end for state in due.values()))
-
-    def _will_hand_over(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether the broker's first task takes over one of these partitions when its Fetch in flight ends."""
-        first = self._tasks[0]
-        return first is not self and first._asked is not None and any(one not in first.partitions for one in partitions)
+    def _ask(self, states: Sequence[FetchState], max_wait_ms: int, brief: bool = False) -> Ask:
+        """Return a Fetch of these partitions; of a partition that several fetchers read, the first one."""
+        chosen: dict[TopicPartition, FetchState] = {}
+        for state in states:
+            chosen.setdefault(state.partition, state)
+        wanted = {partition: self._wanted(state) for partition, state in chosen.items()}
+        # What a fetcher holds does not count here, so that a caller that does not take shrinks no other caller's responses.
+        shares = min(owner.share_bytes() for owner in {state.owner for state in chosen.values()})
+        return Ask(chosen, wanted, max(1, min(self._config.fetch_max_bytes, shares // 2)), max_wait_ms, brief)
 
     def _wanted(self, state: FetchState) -> Wanted:
         """Return the position from which to fetch a partition: the last object if the position is the same."""
@@ -234,9 +218,10 @@ class BrokerFetches:
             )
         return last
 
-    def _newest(self) -> int | None:
+    @staticmethod
+    def _newest(states: Iterable[FetchState]) -> int | None:
         """Return the newest Fetch version to use: None for no limit, or a version without topic ids if an id is unknown."""
-        return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in self.partitions.values()) else None
+        return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in states) else None
 
     def _awaits(self, state: FetchState, offset: int) -> bool:
         """Return whether a response to a Fetch from ``offset`` still applies; the caller may have sought or paused since."""
@@ -246,9 +231,9 @@ class BrokerFetches:
         epoch = self._leaders.of(state.partition).epoch
         return state.leader_epoch >= 0 and epoch >= 0 and state.validated_in != epoch
 
-    async def _fetch(self, broker: Broker, ask: _Ask) -> None:
+    async def _fetch(self, lane: Lane, broker: Broker, ask: Ask) -> None:
         """Send one Fetch, and apply its response."""
-        named = dict(ask.wanted)
+        session, named = lane.session, dict(ask.wanted)
 
         def build(version: int) -> FetchRequest:
             self._version = version
@@ -260,49 +245,54 @@ class BrokerFetches:
                 if not named:
                     return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
             if any(ask.states[partition].unanswered for partition in named):
-                self._session.failed()
-            return _request(self._config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
+                session.failed()
+            return _request(self._config, session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
-        question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
+        question = Versioned(FetchRequest, build, newest=self._newest(ask.states.values()), quick=True)
         began = now()
         try:
-            response = await self._answer(broker, question, ask)
+            response = await self._answer(lane, broker, question, ask)
             if named:
-                self._take(response, named, ask.states, broker.address)
+                self._take(session, response, named, ask.states, broker.address)
         except (RetriableError, MalformedMessageError) as error:
-            self._session.failed()
+            session.failed()
             self._failed(broker, ask.states, error)
         else:
-            self._pace(response, now() - began < ask.max_wait_ms / 2000)
+            self._pace(lane, response, now() - began < ask.max_wait_ms / 2000)
 
-    def _pace(self, response: FetchResponse, early: bool) -> None:
+    def _pace(self, lane: Lane, response: FetchResponse, early: bool) -> None:
         """Set the earliest time of the next Fetch. ``early``: the broker did not wait for records, although it was to."""
         if response.throttle_time_ms > 0:
             # The broker does not read from the connection during the throttle time (KIP-219).
             self._not_before = now() + response.throttle_time_ms / 1000
         elif not early or response.error_code != codes.NONE or any(topic.partitions for topic in response.responses):
-            self._hollow = 0
+            lane.hollow = 0
         else:
             # The broker had something to report, and the row was lost. A Fetch that names all partitions shows which one.
-            self._session.failed()
-            self._not_before = now() + self._cluster.backoff.ms(self._hollow) / 1000
-            self._hollow += 1
+            lane.session.failed()
+            self._not_before = now() + self._cluster.backoff.ms(lane.hollow) / 1000
+            lane.hollow += 1
 
-    async def _answer(self, broker: Broker, question: Versioned, ask: _Ask) -> FetchResponse:
+    async def _answer(self, lane: Lane, broker: Broker, question: Versioned, ask: Ask) -> FetchResponse:
         timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
-        self._asked = ask
+        lane.asked = ask
+        if ask.waits:
+            # Another lane fetches the partitions that are not in this Fetch.
+            self.check()
         try:
             response: FetchResponse = await self._cluster.request(broker, question, timeout_ms=timeout_ms, waits=True)
             return response
         finally:
-            self._asked = None
+            lane.asked = None
 
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
         """Wait for the backoff, then fetch from the current leaders."""
         cluster = self._cluster
         logger.debug("Fetch from broker %s failed: %s", broker.address, error)
-        self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
-        self._failures += 1
+        if self._not_before <= now():
+            # Otherwise a Fetch on another lane has failed as well.
+            self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
+            self._failures += 1
         cluster.refresh_soon()
         for state in states.values():
             if state.preferred is not None:
@@ -313,6 +303,7 @@ class BrokerFetches:
 
     def _take(
         self,
+        session: FetchSession,
         response: FetchResponse,
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
@@ -322,9 +313,9 @@ class BrokerFetches:
         if step is Step.NEW_SESSION:
             logger.debug("broker %d: %s", self.broker_id, codes.error_name(response.error_code))
             if response.error_code == codes.FETCH_SESSION_ID_NOT_FOUND:
-                self._session.not_found()
+                session.not_found()
             else:
-                self._session.failed()
+                session.failed()
             # The first retry has no backoff.
             self._not_before = now() + (self._cluster.backoff.ms(self._failures - 1) / 1000 if self._failures else 0)
             self._failures += 1
@@ -334,7 +325,7 @@ class BrokerFetches:
                 f"broker {self.broker_id} answered Fetch with {codes.error_name(response.error_code)}",
                 code=response.error_code,
             )
-        matched = self._session.answered(response, self._cluster.answers, address)
+        matched = session.answered(response, self._cluster.answers, address)
         self._failures = 0
         for partition in matched.unanswered.keys() & states.keys():
             # Only a Fetch that names all partitions shows whether the broker has a row for this one.
@@ -356,20 +347,20 @@ class BrokerFetches:
 
     def _note_ends(
         self,
-        rows: Collection[TopicPartition],
+        rows: Mapping[TopicPartition, PartitionData],
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
     ) -> None:
-        """Record that the log ends at a new partition's position, if an incremental response omits the partition.
+        """Record that the log ends at the positions of a response without records, so that the next Fetch waits for some.
 
-        The broker's fetch session already has this offset from an earlier assignment of the partition, so the broker reports no
-        change. But while the high watermark is unknown, no Fetch waits for new records. So without this method, requests would
-        follow each other without a pause.
+        An incremental response omits a partition that was assigned again if the broker's fetch session already has its offset,
+        so the end of the log remains unknown. And a broker may have no records although the log's end is further away: records
+        in remote storage arrive later. Without this method, requests would follow each other without a pause.
         """
-        for partition in named.keys() - rows:
-            state = states[partition]
-            if state.high_watermark < 0 and state.offset == named[partition].offset:
-                state.high_watermark = state.offset
+        for partition, wanted in named.items():
+            state, row = states[partition], rows.get(partition)
+            if state.offset == wanted.offset and (row is None or row.error_code == codes.NONE):
+                state.end_offset = state.offset
 
     def _take_row(
         self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint], address: str
@@ -387,7 +378,7 @@ class BrokerFetches:
                 return
             self._refused(state, step, row.error_code)
             return
-        state.high_watermark = row.high_watermark
+        state.end_offset = row.last_stable_offset if self._config.read_committed else row.high_watermark
         if row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
             state.failures = 0
             self._truncated(state, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
@@ -395,7 +386,7 @@ class BrokerFetches:
             expires = now() + self._cluster.config.metadata_max_age_ms / 1000
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
-            if state.task is self:
+            if state.broker is self:
                 # The metadata does not contain the preferred replica, and the leader would name this replica again at once.
                 self._back_off(state)
         elif row.records:
@@ -431,7 +422,7 @@ class BrokerFetches:
             log_start_offset=row.log_start_offset,
         )
         # Count all bytes of the row, because the response stays in memory until these records are released.
-        state.owner.deliver(state, fetched, len(records))
+        state.owner.deliver(state, fetched, len(records), found.records)
 
     def _refused(self, state: FetchState, step: Step, code: int) -> None:
         owner = state.owner

@@ -14,6 +14,7 @@ class _Item:
     state: FetchState
     value: FetchedRecords | Stopped
     size: int
+    count: int
     #: The leader epoch of the fetch position before these records.
     epoch_before: int
 
@@ -30,11 +31,12 @@ class Buffer:
     def __bool__(self) -> bool:
         return bool(self._ready)
 
-    def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, epoch_before: int) -> None:
-        """Append records of ``size`` bytes, or a :class:`Stopped`, the report that a partition stopped."""
+    def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, count: int) -> None:
+        """Append ``count`` records of ``size`` bytes, or a :class:`Stopped`, the report that a partition stopped."""
         state.untaken += size
+        state.untaken_records += count
         state.held += size
-        self._ready.append(_Item(state, value, size, epoch_before))
+        self._ready.append(_Item(state, value, size, count, state.leader_epoch))
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
         """Remove and return the oldest items: up to ``max_bytes`` of records, but at least one item if there is one."""
@@ -45,6 +47,7 @@ class Buffer:
             found.append(item.value)
             total += item.size
             item.state.untaken -= item.size
+            item.state.untaken_records -= item.count
             if isinstance(item.value, FetchedRecords):
                 self._taken.setdefault(item.state, deque()).append((item.value.next_offset, item.size))
         return found
@@ -70,10 +73,10 @@ class Buffer:
         state.stopped = False
         self._ready = deque(item for item in self._ready if item.state is not state)
         state.held -= state.untaken
-        state.untaken = 0
+        state.untaken = state.untaken_records = 0
 
     def forget(self, state: FetchState) -> None:
         """Drop all records of a partition that is no longer fetched."""
         self._ready = deque(item for item in self._ready if item.state is not state)
         self._taken.pop(state, None)
-        state.untaken = state.held = 0
+        state.untaken = state.untaken_records = state.held = 0

@@ -9,21 +9,25 @@ All records and events carry the serial number of their assignment, so records o
 records of the current assignment.
 
 *Brokers.* Each assigned partition belongs to one broker: the leader of the partition or, for a limited time, a replica in the
-client's rack (KIP-392). For each broker, one task (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within
-a fetch session (KIP-227). All fetchers of one client with the same settings share these tasks (:class:`SharedFetches`), so a
-Fetch names the partitions of all consumers of the process. When a response arrives, the task reads the next offset from the
-headers of the batches (``batches.py``). So the task can send the next Fetch before the records of the response are decoded.
+client's rack (KIP-392). For each broker, :class:`BrokerFetches` sends Fetches within fetch sessions (KIP-227). All fetchers of
+one client with the same settings share these Fetches (:class:`SharedFetches`), so a Fetch names the partitions of all consumers
+of the process. When a response arrives, the next offset is read from the headers of the batches (``batches.py``). So the next
+Fetch leaves before the records of the response are decoded.
+
+*Lanes.* A broker answers a Fetch at once if one of its partitions has records, and otherwise keeps it for
+``fetch.wait.max.ms``. So that a partition with records never waits for the others, a Fetch either waits or does not
+(``lanes.py``): while one that waits is in flight, another connection carries the Fetches of the partitions that have records,
+or that begin to be read. A partition is at its end if its position is the high watermark or, with ``read_committed``, the last
+stable offset: from there on, brokers wait, even if an open transaction has more records.
 
 *The buffer.* The caller takes the records of whole responses (:meth:`Fetcher.take`) and decodes the records. Then it reports
 its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. Each fetcher has its own buffer, and every
 broker has an equal share of the fetcher's ``queued_max_bytes``:
 
-1. A Fetch omits a partition if at least half of ``max_partition_fetch_bytes`` of the partition's records wait to be taken.
-2. A Fetch omits the partitions of a fetcher whose records from this broker use more than half of the broker's share. The Fetch
-   requests at most the rest of the share, of the fetcher with the least room.
-3. A Fetch waits for new records only if its partitions are at the ends of their logs, and a Fetch that names a partition for
-   the first time does not wait. While a Fetch waits, other partitions are fetched by a second task.
-4. If the application pauses a partition (:meth:`Fetcher.pause`), its records are dropped, and are fetched again after
+1. A Fetch omits a partition of which ``queued_min_messages`` records wait to be taken.
+2. A Fetch omits the partitions of a fetcher whose records from this broker use more than half of the broker's share, and
+   requests at most half of the share.
+3. If the application pauses a partition (:meth:`Fetcher.pause`), its records are dropped, and are fetched again after
    :meth:`Fetcher.resume`.
 
 *Truncation.* A Fetch names the leader epoch of the last record before the fetch offset. If the leader's log differs from the
@@ -46,7 +50,7 @@ from typing import Final
 
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.buffer import Buffer
-from consumer_coord.fetch.partition_state import FetchState, Task
+from consumer_coord.fetch.partition_state import Fetches, FetchState
 from consumer_coord.fetch.shared import SharedFetches
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, Stopped, StopReason
 from consumer_coord.net.cluster import ClusterClient
@@ -72,8 +76,8 @@ class Fetcher:
         self._states: dict[TopicPartition, FetchState] = {}
         self._shared = SharedFetches.join(self, cluster, self.config)
         self._leaders = self._shared.leaders
-        #: The tasks that fetch this fetcher's partitions, with their numbers of these partitions.
-        self._tasks: Counter[Task] = Counter()
+        #: The brokers from which this fetcher's partitions are fetched, with their numbers of these partitions.
+        self._brokers: Counter[Fetches] = Counter()
         self._buffer = Buffer()
         self._ready = Signal()
         self._on_ready = on_ready
@@ -137,7 +141,7 @@ class Fetcher:
         """Return fetched records, and reports that partitions stopped, in order of arrival, without waiting.
 
         Return up to ``max_bytes`` of record batches, but at least one item if there is one. Call :meth:`advance` for each
-        :class:`FetchedRecords` when its records are decoded. If an error ended the task of a broker, raise it.
+        :class:`FetchedRecords` when its records are decoded. If an error ended the Fetches from a broker, raise it.
         """
         self._check_open()
         found = self._buffer.take(max_bytes)
@@ -169,7 +173,7 @@ class Fetcher:
         """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current."""
         state = self._states.get(partition)
         if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
-            self._look(state.task)
+            self._look(state.broker)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -189,24 +193,24 @@ class Fetcher:
         if self._closed:
             raise ClosedError("this fetcher was closed")
 
-    # -- for the brokers' tasks ---------------------------------------------------------------------------------------
+    # -- for the Fetches from a broker ---------------------------------------------------------------------------------------
 
     def share_bytes(self) -> int:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        return self.config.queued_max_bytes // max(1, len(self._tasks))
+        return self.config.queued_max_bytes // max(1, len(self._brokers))
 
     def is_current(self, state: FetchState) -> bool:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return state.active and self._states.get(state.partition) is state
 
-    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
+    def deliver(self, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        self._buffer.add(state, records, size, state.leader_epoch)
+        self._buffer.add(state, records, size, count)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
         # Move the partition to the end, so that the next request begins with the partitions that waited longest for records.
-        if state.task is not None:
-            queue = state.task.partitions
-            queue[state.partition] = queue.pop(state.partition)
+        if state.broker is not None:
+            queue = state.broker.partitions
+            queue[state] = queue.pop(state)
         self._announce()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
@@ -214,7 +218,7 @@ class Fetcher:
         state.stopped = True
         logger.debug("%s is no longer fetched: %s", state.partition, error)
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
-        self._buffer.add(state, stopped, 0, state.leader_epoch)
+        self._buffer.add(state, stopped, 0, 0)
         self._announce()
 
     def place(self, state: FetchState) -> None:
@@ -222,26 +226,26 @@ class Fetcher:
         if self._failure is not None or self._states.get(state.partition) is not state:
             return
         broker_id = self._broker_for(state)
-        task = None if broker_id is None else self._shared.task_for(broker_id, state)
-        self.move(state, task)
-        if task is None:
+        broker = None if broker_id is None else self._shared.fetches_from(broker_id)
+        self._move(state, broker)
+        if broker is None:
             self.cluster.refresh_later(self.cluster.backoff.ms(self._leaderless))
         else:
-            task.check()
+            broker.check()
 
-    def move(self, state: FetchState, task: Task | None) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        before, state.task = state.task, task
-        if before is task:
+    def _move(self, state: FetchState, broker: Fetches | None) -> None:
+        """Fetch a partition from another broker; None: from no broker."""
+        before, state.broker = state.broker, broker
+        if before is broker:
             return
         if before is not None:
-            del before.partitions[state.partition]
-            self._tasks[before] -= 1
-            if not self._tasks[before]:
-                del self._tasks[before]
-        if task is not None:
-            task.partitions[state.partition] = state
-            self._tasks[task] += 1
+            del before.partitions[state]
+            self._brokers[before] -= 1
+            if not self._brokers[before]:
+                del self._brokers[before]
+        if broker is not None:
+            broker.partitions[state] = None
+            self._brokers[broker] += 1
 
     def fail(self, error: CoordinatorError) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
@@ -292,9 +296,9 @@ class Fetcher:
         state = self._states.pop(partition, None)
         if state is not None:
             self._buffer.forget(state)
-            self.move(state, None)
+            self._move(state, None)
 
-    def _look(self, task: Task | None = None) -> None:
-        """Make the task of one broker, or all tasks, check again whether to send a Fetch."""
-        for one in tuple(self._tasks) if task is None else (task,):
+    def _look(self, broker: Fetches | None = None) -> None:
+        """Check again whether to send a Fetch to one broker, or to all brokers."""
+        for one in tuple(self._brokers) if broker is None else (broker,):
             one.check()

@@ -1,4 +1,4 @@
-"""The fetcher's state of one assigned partition, and the fetcher and the task to which this state belongs."""
+"""The fetcher's state of one assigned partition, and the fetcher and the broker to which this state belongs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from consumer_coord.topic_partition import TopicPartition
 _UNKNOWN = -1
 
 
-class Task(Protocol):
-    """The part of the task of one broker that a fetcher uses."""
+class Fetches(Protocol):
+    """The part of the Fetches from one broker that a fetcher uses."""
 
-    partitions: dict[TopicPartition, FetchState]
+    partitions: dict[FetchState, None]
 
     def check(self) -> None:
         """Check again whether to send a Fetch."""
 
 
 class Owner(Protocol):
-    """The methods of a fetcher that the task of one broker uses."""
+    """The methods of a fetcher that the Fetches from one broker use."""
 
     def share_bytes(self) -> int:
         """Return the share of each broker in the fetcher's buffer, in bytes."""
@@ -35,17 +35,17 @@ class Owner(Protocol):
     def place(self, state: FetchState) -> None:
         """Choose the broker from which to fetch a partition, and fetch from that broker."""
 
-    def move(self, state: FetchState, task: Task | None) -> None:
-        """Let another task fetch a partition; None: no task."""
+    def deliver(self, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
+        """Keep records until the caller takes them, and move the position to the offset after these records.
 
-    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
-        """Keep records until the caller takes them, and move the position to the offset after these records."""
+        ``size`` is in bytes, and ``count`` the number of records.
+        """
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""
 
     def fail(self, error: CoordinatorError) -> None:
-        """Report an error that ended the task of a broker."""
+        """Report an error that ended the Fetches from a broker."""
 
 
 @attrs.define(eq=False)
@@ -71,11 +71,15 @@ class FetchState:
     #: The second number includes the first.
     untaken: int = 0
     held: int = 0
-    high_watermark: int = _UNKNOWN
+    #: Number of fetched records that the caller has not taken yet.
+    untaken_records: int = 0
+    #: The offset from which a Fetch waits for new records, as last reported: the high watermark, or the last stable offset with
+    #: ``read_committed``.
+    end_offset: int = _UNKNOWN
     #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
-    #: The task that fetches the partition; None while no leader is known.
-    task: Task | None = None
+    #: The broker from which the partition is fetched; None while no leader is known.
+    broker: Fetches | None = None
     #: A replica in this client's rack, and the time until which it is used (KIP-392; loop's clock, in seconds).
     preferred: tuple[int, float] | None = None
     #: True if the last response that had to contain the partition did not.
@@ -96,4 +100,4 @@ class FetchState:
     @property
     def at_end(self) -> bool:
         """True if a Fetch would wait for new records, because the position is at the end of the log, as last reported."""
-        return self.offset >= self.high_watermark >= 0
+        return self.offset >= self.end_offset >= 0

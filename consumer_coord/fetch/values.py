@@ -19,7 +19,8 @@ class FetchConfig:
     """The settings of a fetcher, with Kafka's names (``_`` instead of ``.``); sizes are in bytes, times in milliseconds.
 
     ``queued_max_bytes`` (librdkafka: ``queued.max.messages.kbytes``) limits the records that the caller has not yet advanced
-    past, whether taken or not. A batch that is larger than its broker's share of the limit is fetched nevertheless.
+    past, whether taken or not. A batch that is larger than its broker's share of the limit is fetched nevertheless. Of one
+    partition, the fetcher reads ahead until ``queued_min_messages`` records wait to be taken.
     """
 
     fetch_min_bytes: int = 1
@@ -27,6 +28,7 @@ class FetchConfig:
     fetch_max_bytes: int = 50 << 20
     max_partition_fetch_bytes: int = 1 << 20
     queued_max_bytes: int = 64 << 20
+    queued_min_messages: int = 100_000
     read_committed: bool = False
     client_rack: str = ""
 
@@ -39,6 +41,7 @@ class FetchConfig:
             fetch_max_bytes=config.fetch_max_bytes,
             max_partition_fetch_bytes=config.max_partition_fetch_bytes,
             queued_max_bytes=config.queued_max_messages_kbytes * 1024,
+            queued_min_messages=config.queued_min_messages,
             read_committed=config.read_committed,
             client_rack=config.coordinator.client_rack or "",
         )
@@ -50,6 +53,7 @@ class FetchConfig:
             ("fetch_max_bytes", 1),
             ("max_partition_fetch_bytes", 1),
             ("queued_max_bytes", 1),
+            ("queued_min_messages", 1),
         ):
             value = getattr(self, name)
             if not least <= value <= _INT32_MAX:

@@ -481,12 +481,12 @@ def test_damaged_records_are_an_error_behind_the_records_before_them(
 ) -> None:
     deliver = Fetcher.deliver
 
-    def damaged(self: Fetcher, state: Any, records: FetchedRecords, size: int) -> None:
+    def damaged(self: Fetcher, state: Any, records: FetchedRecords, size: int, count: int) -> None:
         broken = bytearray(records.records)
         if records.offset <= 10 < records.next_offset:
             at = bytes(broken).index(b"\x31\x30", 61)  # the value of record 10
             broken[at] ^= 1
-        deliver(self, state, attrs.evolve(records, records=bytes(broken)), size)
+        deliver(self, state, attrs.evolve(records, records=bytes(broken)), size, count)
 
     monkeypatch.setattr(Fetcher, "deliver", damaged)
     kafka.create_topic("single", 2)

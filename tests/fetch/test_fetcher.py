@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -890,10 +890,10 @@ def test_refused_credentials_are_raised_by_take_until_they_are_right(monkeypatch
 
 
 def test_a_bug_in_a_brokers_task_is_raised_by_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: BrokerFetches) -> Iterator[None]:
+    async def broken(self: BrokerFetches, *arguments: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(BrokerFetches, "_next", broken)
+    monkeypatch.setattr(BrokerFetches, "_fetch", broken)
 
     async def test(world: World) -> None:
         fetcher = Fetcher(world.client())

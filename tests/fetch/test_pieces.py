@@ -54,8 +54,9 @@ def test_the_reach_is_that_of_the_whole_batches(shapes: Sequence[tuple[int, int]
     offset = min(first_base + into, first_base + shapes[0][1] - 1)
     shown = data[: len(data) - cut] if cut < len(data) else data
     whole = [end for end in ends if end[0] <= len(shown)]
+    count = sum(shape[1] for shape in shapes[: len(whole)])
     if whole:
-        assert reach(shown, offset) == reach(memoryview(shown), offset) == Reach(0, *whole[-1])
+        assert reach(shown, offset) == reach(memoryview(shown), offset) == Reach(0, *whole[-1], count)
     else:
         with pytest.raises(MalformedMessageError, match="no complete record batch"):
             reach(shown, offset)
@@ -75,7 +76,7 @@ def test_any_bytes_have_a_reach_or_raise(junk: bytes, offset: int) -> None:
 
 def test_batches_before_the_offset_are_skipped() -> None:
     old, current = batch(0, 5), batch(5, 10)
-    assert reach(old + current, 10) == Reach(len(old), len(old + current), 15, 0)
+    assert reach(old + current, 10) == Reach(len(old), len(old + current), 15, 0, 10)
     assert reach(old + batch(3, 2) + current, 10).begin == len(old + batch(3, 2))
     only_old = reach(old, 10)
     assert (only_old.begin, only_old.end, only_old.next_offset) == (len(old), len(old), 10)

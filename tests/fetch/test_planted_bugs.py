@@ -13,6 +13,7 @@ from consumer_coord.fetch.batches import Reach, reach
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.fetcher import Fetcher
+from consumer_coord.fetch.lanes import Ask
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart
@@ -29,13 +30,15 @@ def late_answers_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetcher, "is_current", lambda self, state: state.partition in self._states)
     take = BrokerFetches._take
 
-    def for_the_present(self: BrokerFetches, response: Any, named: Any, states: Mapping[Any, FetchState], by: str) -> None:
+    def for_the_present(
+        self: BrokerFetches, session: FetchSession, response: Any, named: Any, states: Mapping[Any, FetchState], by: str
+    ) -> None:
         owners: dict[Any, Any] = {partition: state.owner for partition, state in states.items()}
         present = {partition: owners[partition]._states.get(partition, state) for partition, state in states.items()}
         for partition, state in present.items():
             if partition in named:
                 state.offset = named[partition].offset
-        take(self, response, named, present, by)
+        take(self, session, response, named, present, by)
 
     patch.setattr(BrokerFetches, "_take", for_the_present)
 
@@ -44,8 +47,8 @@ def truncation_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """Leave the epoch of the last record out of requests."""
     build = BrokerFetches._ask
 
-    def forgetful(self: BrokerFetches, due: Any, max_bytes: int, omitted: Any) -> Any:
-        ask = build(self, due, max_bytes, omitted)
+    def forgetful(self: BrokerFetches, *arguments: Any) -> Any:
+        ask = build(self, *arguments)
         wanted = {partition: attrs.evolve(one, last_fetched_epoch=-1) for partition, one in ask.wanted.items()}
         return attrs.evolve(ask, wanted=wanted)
 
@@ -112,8 +115,8 @@ def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:
     """Leave out the aborted transactions, so that the caller cannot recognise their records."""
     deliver = Fetcher.deliver
 
-    def bare(self: Fetcher, state: FetchState, records: Any, size: int) -> None:
-        deliver(self, state, attrs.evolve(records, aborted=()), size)
+    def bare(self: Fetcher, state: FetchState, records: Any, size: int, count: int) -> None:
+        deliver(self, state, attrs.evolve(records, aborted=()), size, count)
 
     patch.setattr(Fetcher, "deliver", bare)
 
@@ -134,16 +137,14 @@ def the_leader_is_never_looked_up_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerFetches, "_find_leader", lambda self, state: self._back_off(state))
 
 
-def a_task_takes_over_partitions_that_it_has(patch: pytest.MonkeyPatch) -> None:
-    """Replace the partition of one fetcher in a task by the same partition of another fetcher."""
+def partitions_that_no_fetch_in_flight_reads_wait(patch: pytest.MonkeyPatch) -> None:
+    """Send no Fetch while another one waits for new records, even if it does not contain a partition."""
+    patch.setattr(Ask, "covers", lambda self, state: True)
 
-    def take_over(self: BrokerFetches) -> None:
-        for other in self._tasks[1:]:
-            if other.waits:
-                for state in tuple(other.partitions.values()):
-                    state.owner.move(state, self)
 
-    patch.setattr(BrokerFetches, "_take_over_idle", take_over)
+def a_partition_is_fetched_for_one_fetcher_only(patch: pytest.MonkeyPatch) -> None:
+    """Take a partition of one fetcher for the same partition of another fetcher, which a Fetch in flight reads."""
+    patch.setattr(Ask, "covers", lambda self, state: state.partition in self.states)
 
 
 def the_first_fetcher_that_closes_ends_the_tasks(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,8 @@ def the_first_fetcher_that_closes_ends_the_tasks(patch: pytest.MonkeyPatch) -> N
 
 
 BUGS: list[Plant] = [
-    a_task_takes_over_partitions_that_it_has,
+    partitions_that_no_fetch_in_flight_reads_wait,
+    a_partition_is_fetched_for_one_fetcher_only,
     the_first_fetcher_that_closes_ends_the_tasks,
     late_answers_count,
     truncation_is_not_noticed,

@@ -12,6 +12,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart
 from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.lanes import Lane
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
@@ -267,7 +268,7 @@ def test_an_error_that_ends_a_task_reaches_every_reader_and_reading_goes_on(monk
         readers = readers_of(client, 2)
         await asyncio.sleep(5)
 
-        def refused(self: BrokerFetches) -> None:
+        def refused(self: BrokerFetches, lane: Lane) -> None:
             raise AuthenticationError("wrong password")
 
         with monkeypatch.context() as patched:

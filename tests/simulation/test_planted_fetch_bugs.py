@@ -59,8 +59,8 @@ def _list_no_aborted_transaction(patch: Patch) -> None:
     """The records of aborted transactions are delivered."""
     deliver = Fetcher.deliver
 
-    def bare(self: Fetcher, state: FetchState, records: FetchedRecords, size: int) -> None:
-        deliver(self, state, attrs.evolve(records, aborted=()), size)
+    def bare(self: Fetcher, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
+        deliver(self, state, attrs.evolve(records, aborted=()), size, count)
 
     patch.setattr(Fetcher, "deliver", bare)
 
