@@ -342,7 +342,7 @@ class BrokerFetches:
                 if copies and row.records:
                     row = attrs.evolve(row, records=bytes(row.records))
                 self._take_row(state, row, endpoints, address)
-        if not any(row.records for row in rows.values()):
+        if not response.throttle_time_ms and not any(row.records for row in rows.values()):
             self._note_ends(rows, named, states)
 
     def _note_ends(

@@ -84,7 +84,12 @@ class FetchSession:
         Only a request that named all partitions must have a row for each of them; later responses of a session omit
         partitions without news. ``sender``: the broker's address. If the response is wrong, it does not describe the session
         that this client believes in, so the next request begins a new session. The rows that were asked for are valid.
+
+        A broker that throttles this client answers without rows, and creates no session (KIP-219, ``handleResponse``).
         """
+        if self._full and response.throttle_time_ms > 0 and not response.responses:
+            self.not_found()
+            return Matched({}, {})
         rows = self._rows(response)
         asked = self._named if self._full else {one: at for one, _ in rows if (at := self._named.get(one)) is not None}
         matched = answers.match("Fetch", sender, asked, rows)

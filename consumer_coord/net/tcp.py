@@ -46,8 +46,9 @@ MAX_FRAME_BYTES = 100_000_000
 
 #: Maximum number of bytes in one read from the socket, except for reads into a large frame.
 _READ_BYTES = 64 * 1024
-#: Upper limit of SO_RCVLOWAT: the socket wakes the loop when this many bytes have arrived, even if the frame is incomplete.
-_MOST_AWAITED_BYTES = 4 * 1024 * 1024
+#: Upper limit of SO_RCVLOWAT: the socket wakes the loop when this many bytes have arrived, even if the frame is incomplete. If
+#: the limit were near the size of the receive window, the sender would fill the window, and stop until the loop reads.
+_MOST_AWAITED_BYTES = 256 * 1024
 #: Frames of at least this size, in bytes, are received directly into their buffer, and passed on as a memoryview.
 _IN_PLACE_BYTES = 128 * 1024
 

@@ -754,6 +754,45 @@ def test_a_throttled_client_waits() -> None:
     play(test, brokers=1)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "in-session"])
+def test_a_throttled_response_without_rows_is_no_wrong_response(
+    newest: Callable[[int], None], version: int, first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-219: a broker that throttles answers a Fetch that names all partitions without rows and without a session."""
+    newest(version)
+
+    async def test(world: World) -> None:
+        server, reader = world.servers[0], Reader(Fetcher(world.client()))
+        expected: list[Any] = []
+        requests: list[str] = []
+        world.network.on_request = requests.append
+
+        def throttled(response: FetchResponse) -> FetchResponse:
+            return attrs.evolve(response, throttle_time_ms=5_000, responses=(), session_id=response.session_id * (not first))
+
+        if not first:
+            expected += world.write(T0)
+            reader.assign(from_start(T0, T1))
+            await reader.read_to({T0: 1})
+        server.edit = throttled
+        if first:
+            reader.assign(from_start(T0, T1))
+        await asyncio.sleep(1)
+        sent, server.edit = len(server.requests), None
+        requests.clear()
+        expected += world.write(T0)
+        await asyncio.sleep(3)
+        assert (len(server.requests), requests) == (sent, [])
+        await asyncio.sleep(2.5)
+        reader.take()
+        assert reader.records[T0] == expected
+        assert not [one for one in caplog.records if one.levelname == "WARNING"]
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
 # -- the buffer
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -202,6 +204,36 @@ def test_unused_buffers_beyond_the_limit_are_dropped() -> None:
     again = [buffers.take(100_000) for _ in range(4)]
     assert sum(any(view.obj is owner for owner in owners) for view in again) == 2
     assert len(large) == 1_000_000
+
+
+def test_the_loop_reads_a_large_frame_long_before_the_receive_window_is_full() -> None:
+    """A sender that filled the window stops until the loop wakes, so it must wake while there is room for more."""
+
+    class Socket:
+        def __init__(self) -> None:
+            self.options: list[tuple[int, int, int]] = []
+
+        def setsockopt(self, *option: int) -> None:
+            self.options.append(option)  # type: ignore[arg-type]
+
+    class Near(Far):
+        def __init__(self, raw: Socket) -> None:
+            super().__init__()
+            self._raw = raw
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return self._raw if name == "socket" else default
+
+    raw = Socket()
+    transport = TcpTransport("kafka:9092", 100_000_000)
+    transport.connection_made(Near(raw))
+    transport.listen(Receiver(transport))
+    wire = struct.pack(">i", 10_000_000) + b"x" * 10
+    transport.get_buffer(-1)[: len(wire)] = wire
+    transport.buffer_updated(len(wire))
+    levels = [level for _, name, level in raw.options if name == socket.SO_RCVLOWAT]
+    assert all(1 < level <= 256 * 1024 for level in levels)
+    assert len(levels) == (sys.platform == "linux")
 
 
 @pytest.mark.parametrize("size", [200_000, 10_000_000])
