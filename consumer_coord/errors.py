@@ -46,6 +46,15 @@ class MalformedMessageError(CoordinatorError, ValueError):
     """Raised if bytes are not a valid Kafka message; every decoder raises only this error for invalid input."""
 
 
+class ResponseTooLargeError(MalformedMessageError):
+    """Raised if a broker announces a response of ``size`` bytes, more than ``limit`` (``receive.message.max.bytes``)."""
+
+    def __init__(self, message: str, *, size: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+
 class UnsupportedVersionError(FatalError):
     """Raised if a broker and this client have no common version of a request, or a field does not exist in that version."""
 

@@ -458,6 +458,14 @@ SETTINGS: Mapping[str, Setting] = {
             "",
         ),
         Setting(
+            "receive.message.max.bytes",
+            Integer(1_000, MAX_INT),
+            "receive_message_max_bytes",
+            BOTH,
+            "The maximum size of a response. A single batch may be larger than `fetch.max.bytes`, so leave room.",
+            "Raise it if an error says that a response is larger.",
+        ),
+        Setting(
             "reconnect.backoff.ms",
             Integer(0, 3_600_000),
             "reconnect_backoff_ms",

@@ -13,6 +13,7 @@ from consumer_coord.environment import now
 from consumer_coord.errors import (
     CoordinatorError,
     MalformedMessageError,
+    ResponseTooLargeError,
     RetriableError,
     UnsupportedVersionError,
 )
@@ -153,6 +154,9 @@ class BrokerFetches:
             # The other lane checks again at the end of its Fetch.
             return None, None
         due, look_at = self._due(moment)
+        alone = next((state for state in due if state.alone), None)
+        if alone is not None:
+            return self._ask([alone], 0), None
         hot = [state for state in due if not state.at_end and not any(ask.covers(state) for ask in waiting)]
         if hot:
             idle = [state for state in due if state.at_end and not any(ask.covers(state) for ask in waiting)]
@@ -201,7 +205,9 @@ class BrokerFetches:
         wanted = {partition: self._wanted(state) for partition, state in chosen.items()}
         # What a fetcher holds does not count here, so that a caller that does not take shrinks no other caller's responses.
         shares = min(owner.share_bytes() for owner in {state.owner for state in chosen.values()})
-        return Ask(chosen, wanted, max(1, min(self._config.fetch_max_bytes, shares // 2)), max_wait_ms, brief)
+        # A part of the largest response is left for the fields of its rows.
+        largest = self._cluster.config.receive_message_max_bytes * 15 // 16
+        return Ask(chosen, wanted, max(1, min(self._config.fetch_max_bytes, shares // 2, largest)), max_wait_ms, brief)
 
     def _wanted(self, state: FetchState) -> Wanted:
         """Return the position from which to fetch a partition: the last object if the position is the same."""
@@ -256,7 +262,10 @@ class BrokerFetches:
                 self._take(session, response, named, ask.states, broker.address)
         except (RetriableError, MalformedMessageError) as error:
             session.failed()
-            self._failed(broker, ask.states, error)
+            if isinstance(error.__cause__, ResponseTooLargeError):
+                self._too_large({one: ask.states[one] for one in named}, error.__cause__)
+            else:
+                self._failed(broker, ask.states, error)
         else:
             self._pace(lane, response, now() - began < ask.max_wait_ms / 2000)
 
@@ -299,6 +308,22 @@ class BrokerFetches:
                 state.preferred = None
                 state.owner.place(state)
 
+    def _too_large(self, states: Mapping[TopicPartition, FetchState], error: ResponseTooLargeError) -> None:
+        """Fetch each partition alone, to find the one with a batch of this size; stop this one."""
+        if len(states) > 1:
+            for state in states.values():
+                state.alone = True
+            return
+        for partition, state in states.items():
+            if state.owner.is_current(state):
+                unreadable = ResponseTooLargeError(
+                    f"{partition}: the response to Fetch at offset {state.offset} has {error.size} bytes, but"
+                    f" receive.message.max.bytes is {error.limit}; raise this setting",
+                    size=error.size,
+                    limit=error.limit,
+                )
+                state.owner.stop(state, StopReason.UNREADABLE, unreadable)
+
     # -- the response -------------------------------------------------------------------------------------------------
 
     def _take(
@@ -327,6 +352,8 @@ class BrokerFetches:
             )
         matched = session.answered(response, self._cluster.answers, address)
         self._failures = 0
+        for each in states.values():
+            each.alone = False
         for partition in matched.unanswered.keys() & states.keys():
             # Only a Fetch that names all partitions shows whether the broker has a row for this one.
             states[partition].unanswered = True

@@ -82,6 +82,8 @@ class FetchState:
     broker: Fetches | None = None
     #: A replica in this client's rack, and the time until which it is used (KIP-392; loop's clock, in seconds).
     preferred: tuple[int, float] | None = None
+    #: True if the partition was in a response that was too large, so the next Fetch has no other partition.
+    alone: bool = False
     #: True if the last response that had to contain the partition did not.
     unanswered: bool = False
     failures: int = 0

@@ -21,6 +21,9 @@ class ClientConfig:
     software_version: str = "0"
     request_timeout_ms: int = 30_000
     connection_setup_timeout_ms: int = 30_000
+    #: A connection ends when a broker announces a longer response. The first bytes of an HTTP server's response, read as a
+    #: length, mean 1.2 GB, so a wrong port is detected.
+    receive_message_max_bytes: int = 100_000_000
     reconnect_backoff_ms: int = 100
     reconnect_backoff_max_ms: int = 10_000
     retry_backoff_ms: int = 100

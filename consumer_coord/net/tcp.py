@@ -17,7 +17,7 @@ from consumer_coord.errors import (
     AuthenticationError,
     CoordinatorError,
     DisconnectedError,
-    MalformedMessageError,
+    ResponseTooLargeError,
     UnreachableError,
 )
 from consumer_coord.net.buffers import Buffers
@@ -38,11 +38,6 @@ _TLS_ALERT = b"\x15\x03"
 _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
 _ERRNO = r"\[Errno (\d+)\]"
-
-#: Maximum size of a response frame, in bytes. The first bytes of an HTTP server's response, read as a length, mean 1.2 GB, so a
-#: wrong port is detected.
-MAX_FRAME_BYTES = 100_000_000
-
 
 #: Maximum number of bytes in one read from the socket, except for reads into a large frame.
 _READ_BYTES = 64 * 1024
@@ -213,9 +208,11 @@ class TcpTransport(asyncio.BufferedProtocol):
             return AuthenticationError(
                 f"control plane: {self._address} is a TLS listener; set security.protocol to SSL or SASL_SSL"
             )
-        return MalformedMessageError(
-            f"{self._address} announced a frame of {length} bytes (at most {self._max_frame_bytes} are read):"
-            " is this the address of a Kafka listener, and does security.protocol match the listener?"
+        return ResponseTooLargeError(
+            f"{self._address} announced a frame of {length} bytes (receive.message.max.bytes={self._max_frame_bytes}):"
+            " is this the address of a Kafka listener, and does security.protocol match the listener?",
+            size=length,
+            limit=self._max_frame_bytes,
         )
 
 
@@ -228,7 +225,7 @@ class TcpConnector:
 
     ssl_context: ssl.SSLContext | None = None
     connect_timeout_ms: int = 30_000
-    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_frame_bytes: int = 100_000_000
 
     async def connect(self, host: str, port: int) -> Transport:
         """Open a connection; see :class:`~consumer_coord.environment.Connector`."""

@@ -108,7 +108,9 @@ def cluster_client(
 def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
     """Return the environment, which connects to brokers, and the authenticator for ``config``."""
     secured = security.load(with_oauth_callback(config.security))
-    environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
+    environment = real_environment(
+        TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms, config.receive_message_max_bytes)
+    )
     return environment, secured.authenticator(environment)
 
 

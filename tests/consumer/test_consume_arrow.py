@@ -671,3 +671,32 @@ def test_a_commit_during_a_batch_of_columns_finishes_the_records_before_it(kafka
         run()
     with consumer(kafka) as other:
         assert other.committed([row(partition)], DEADLINE_S)[0].offset == 4
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_response_that_is_too_large_names_setting_and_position_and_costs_only_its_partition(
+    kafka: EmbeddedKafka, partitions: int
+) -> None:
+    kafka.create_topic("large", partitions)
+    produce(kafka, "large", {0: ["small"], **{one: ["a", "b"] for one in range(1, partitions)}})
+    produce(kafka, "large", {0: ["v" * 900_000]})
+    with consumer(kafka, "range", message_max_bytes=400_000, fetch_max_bytes=400_000, receive_message_max_bytes=500_000) as one:
+        one.subscribe(["large"])
+        values: list[object] = []
+        errors: list[UnreadableRecordError] = []
+
+        def read() -> None:
+            try:
+                values.extend(pa.table(one.consume_arrow(timeout=0.5))["value"].to_pylist())
+            except UnreadableRecordError as error:
+                errors.append(error)
+
+        eventually(lambda: len(values) == 1 + 2 * (partitions - 1) and len(errors) >= 2, step=read)
+        produce(kafka, "large", {partitions - 1: ["later"]})
+        if partitions > 1:
+            eventually(lambda: b"later" in values, step=read)
+        (text,) = {str(error) for error in errors}
+        assert "large-0" in text
+        assert "Fetch at offset 1" in text
+        assert "receive.message.max.bytes is 500000; raise this setting" in text
+        assert values.count(b"small") == 1

@@ -62,7 +62,7 @@ FATES: dict[str, Fate] = {
         "client.id metadata.broker.list bootstrap.servers topic.metadata.refresh.interval.ms metadata.max.age.ms"
         " metadata.recovery.rebootstrap.trigger.ms"
         " socket.timeout.ms socket.connection.setup.timeout.ms connections.max.idle.ms"
-        " reconnect.backoff.max.ms allow.auto.create.topics security.protocol ssl.cipher.suites ssl.curves.list"
+        " receive.message.max.bytes reconnect.backoff.max.ms allow.auto.create.topics security.protocol ssl.cipher.suites ssl.curves.list"
         " ssl.key.location ssl.key.password ssl.key.pem ssl.certificate.location ssl.certificate.pem ssl.ca.location ssl.ca.pem"
         " ssl.crl.location ssl.keystore.location ssl.keystore.password enable.ssl.certificate.verification"
         " ssl.endpoint.identification.algorithm sasl.mechanisms sasl.mechanism sasl.username sasl.password"
@@ -81,7 +81,7 @@ FATES: dict[str, Fate] = {
     "stats_cb": Fate(PASSED, "called inside poll and consume, with the group's figures"),
     **_all(
         PASSED,
-        "message.max.bytes message.copy.max.bytes receive.message.max.bytes max.in.flight.requests.per.connection"
+        "message.max.bytes message.copy.max.bytes max.in.flight.requests.per.connection"
         " max.in.flight metadata.recovery.strategy"
         " topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.fast.cnt topic.metadata.refresh.sparse"
         " topic.metadata.propagation.max.ms topic.blacklist socket.blocking.max.ms socket.send.buffer.bytes"
