@@ -298,9 +298,13 @@ class BrokerFetches:
         """Wait for the backoff, then fetch from the current leaders."""
         cluster = self._cluster
         logger.debug("Fetch from broker %s failed: %s", broker.address, error)
-        if self._not_before <= now():
+        moment, retry_at = now(), cluster.retry_at(broker)
+        if retry_at > moment:
+            # The broker is down. A pause of our own would only delay the first Fetch after its return.
+            self._not_before = retry_at
+        elif self._not_before <= moment:
             # Otherwise a Fetch on another lane has failed as well.
-            self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
+            self._not_before = moment + cluster.backoff.ms(self._failures) / 1000
             self._failures += 1
         cluster.refresh_soon()
         for state in states.values():

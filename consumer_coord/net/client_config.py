@@ -25,7 +25,8 @@ class ClientConfig:
     #: length, mean 1.2 GB, so a wrong port is detected.
     receive_message_max_bytes: int = 100_000_000
     reconnect_backoff_ms: int = 100
-    reconnect_backoff_max_ms: int = 10_000
+    #: Shorter than Java's second and librdkafka's ten, so that a consumer reads within a second of a broker's return.
+    reconnect_backoff_max_ms: int = 500
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000

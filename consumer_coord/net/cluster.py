@@ -73,6 +73,10 @@ class ClusterClient:
         #: Compares the brokers' responses with the requests.
         self.answers: AnswerCheck = AnswerCheck()
         self.backoff: Backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
+        #: The pauses of a request that any broker may answer. Each broker that is down has its own pauses, so longer ones would
+        #: only delay the first request after its return.
+        longest_ms = max(config.retry_backoff_ms, min(config.retry_backoff_max_ms, config.reconnect_backoff_max_ms))
+        self._any_backoff = Backoff(config.retry_backoff_ms, longest_ms, environment.random)
         self._connections = connections or Connections(config, environment, authenticator)
         self._owns_connections = connections is None
         self._bootstrap = tuple(Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers))
@@ -159,6 +163,10 @@ class ClusterClient:
         """Loop time of the last response on a connection that is still open, in seconds; minus infinity without one."""
         return self._connections.answered_at
 
+    def retry_at(self, broker: Broker) -> float:
+        """Return the loop's time in seconds of the next attempt to connect to a broker; 0 if the last attempt did not fail."""
+        return self._connections.retry_at(broker)
+
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
         """Return the version in which a request would be sent to a broker; None without an open connection to the broker."""
         connection = self.open_connection(broker)
@@ -188,7 +196,7 @@ class ClusterClient:
         began = now()
         unreachable: set[int] = set()
         try:
-            async for attempt in retrying(self.backoff, deadline, what=name, log=note):
+            async for attempt in retrying(self._any_backoff, deadline, what=name, log=note):
                 with attempt:
                     broker = self.least_loaded(failed)
                     try:

@@ -103,7 +103,9 @@ class Connections:
         """Prepare connections with the times, the backoff and the ``client.id`` of ``config``."""
         self._config = config
         self.environment = environment
-        self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
+        # A given first pause may be longer than the default of the longest one.
+        longest_ms = max(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
+        self._reconnect = Backoff(config.reconnect_backoff_ms, longest_ms, environment.random)
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: defaultdict[tuple[str, int], _Endpoint] = defaultdict(_Endpoint)
@@ -153,6 +155,11 @@ class Connections:
         """Return whether the last attempt to connect to a broker failed."""
         endpoint = self._endpoints.get((broker.host, broker.port))
         return endpoint is not None and endpoint.failures > 0
+
+    def retry_at(self, broker: Broker) -> float:
+        """Return the loop's time in seconds of the next attempt to connect to a broker; 0 if the last attempt did not fail."""
+        endpoint = self._endpoints.get((broker.host, broker.port))
+        return endpoint.not_before if endpoint is not None and endpoint.failures else 0.0
 
     @property
     def answered_at(self) -> float:
