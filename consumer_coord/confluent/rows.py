@@ -98,6 +98,15 @@ def _outcome(partition: TopicPartition, position: OffsetAndMetadata, error: Coor
     return row if error is None else _FailedPartition(row, to_kafka_error(error))
 
 
+def looked_up_rows(
+    wanted: Iterable[TopicPartition],
+    found: Mapping[TopicPartition, OffsetAndMetadata],
+    failed: Mapping[TopicPartition, CoordinatorError],
+) -> Rows:
+    """Return the offsets of a look-up as rows; a row without an offset has an ``error``."""
+    return [_outcome(one, found.get(one, OffsetAndMetadata(OFFSET_INVALID)), failed.get(one)) for one in wanted]
+
+
 def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> Rows:
     """Return committed offsets as rows, with ``OFFSET_INVALID`` for partitions without a commit."""
     return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]

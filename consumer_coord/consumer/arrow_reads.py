@@ -15,6 +15,7 @@ from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
@@ -41,6 +42,7 @@ class ArrowReads:
     def __init__(self, engine: Engine, plane: FetchPlane, worker: ChunkWorker) -> None:
         self._engine = engine
         self.plane = plane
+        self.look_ups: LookUps = LookUps(engine, plane)
         self._worker = worker
 
     @classmethod

@@ -517,12 +517,18 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
+        if self._arrow is not None:
+            with kafka_exceptions():
+                return await self._arrow.look_ups.watermarks(partition, timeout, cached)
         limit = {} if timeout is None else {"timeout": timeout}
         row = to_native(partition)
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
+        if self._arrow is not None:
+            with kafka_exceptions():
+                return await self._arrow.look_ups.offsets_for_times(partitions, timeout)
         limit = [] if timeout is None else [timeout]
         asked = [to_native(row) for row in partitions]
         return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
@@ -598,6 +604,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        if self._arrow is not None:
+            with kafka_exceptions():
+                return await self._arrow.look_ups.list_topics(topic, timeout)
         named = {} if topic is None else {"topic": topic}
         return await self._ask(lambda handle: handle.list_topics(timeout=timeout, **named))
 

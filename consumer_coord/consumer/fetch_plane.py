@@ -128,6 +128,10 @@ class FetchPlane:
         """Stop fetching; idempotent."""
         await self._fetcher.close()
 
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """Return the first offset and the high watermark in a partition's last response; None if there was no response."""
+        return self._fetcher.watermarks(partition)
+
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def free(self, waiting: Iterable[Any]) -> None:

@@ -713,6 +713,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
         self._check_open("Handle has been closed")
+        if (arrow := self._arrow) is not None:
+            return self._looked_up(lambda: arrow.look_ups.list_topics(topic, timeout))
 
         def ask() -> Any:
             if topic is None:

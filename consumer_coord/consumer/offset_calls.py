@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from consumer_coord.config import Config
@@ -184,7 +184,10 @@ class OffsetCalls(Turns):
     def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
-        """Return (first offset, end offset) of a partition."""
+        """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
+        if (arrow := self._arrow) is not None:
+            (one,) = checked_rows([partition])
+            return self._looked_up(lambda: arrow.look_ups.watermarks(one, timeout, cached))
         limit = {} if timeout is None else {"timeout": timeout}
 
         def ask() -> tuple[int, int] | None:
@@ -194,8 +197,17 @@ class OffsetCalls(Turns):
 
         return self._in_turn(ask)
 
+    def _looked_up(self, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a look-up of a consumer that reads columns on the loop; this also works while another thread polls."""
+        self._check_open()
+        with drop_in_exceptions():
+            return self._coordinator.call(look_up)
+
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
+        if (arrow := self._arrow) is not None:
+            wanted = checked_rows(partitions)
+            return self._looked_up(lambda: arrow.look_ups.offsets_for_times(wanted, timeout))
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]

@@ -135,6 +135,14 @@ class Fetcher:
         """True if all Fetch requests named topics by id (version 13, Kafka 3.1), so that records match the topic ids."""
         return self._shared.by_id
 
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """Return the first offset and the high watermark in a partition's last response; None if there was no response.
+
+        Readable from any thread.
+        """
+        state = self._states.get(partition)
+        return None if state is None else state.watermarks
+
     # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:

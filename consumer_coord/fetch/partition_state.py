@@ -76,6 +76,8 @@ class FetchState:
     #: The offset from which a Fetch waits for new records, as last reported: the high watermark, or the last stable offset with
     #: ``read_committed``.
     end_offset: int = _UNKNOWN
+    #: The first offset and the high watermark in the last response; None before the first response.
+    watermarks: tuple[int, int] | None = None
     #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
     #: The broker from which the partition is fetched; None while no leader is known.
