@@ -157,24 +157,30 @@ class BrokerFetches:
         alone = next((state for state in due if state.alone), None)
         if alone is not None:
             return self._ask([alone], 0), None
-        hot = [state for state in due if not state.at_end and not any(ask.covers(state) for ask in waiting)]
+        left = [state for state in due if not any(ask.covers(state) for ask in waiting)]
+        hot = [state for state in left if not state.at_end]
         if hot:
-            idle = [state for state in due if state.at_end and not any(ask.covers(state) for ask in waiting)]
-            return self._ask([*hot, *idle], 0), None
-        lasting = [ask for ask in waiting if not ask.brief]
-        idle = [state for state in due if state.at_end and not any(ask.covers(state) for ask in lasting)]
-        if all(any(ask.covers(state) for ask in waiting) for state in idle):
+            return self._ask([*hot, *(state for state in left if state.at_end)], 0), None
+        if not left:
             return None, look_at
-        wait_ms = float(self._config.fetch_wait_max_ms)
-        # The long Fetch takes over a partition, unless it has the same partition for another fetcher.
-        brief = any(state.partition not in ask.states for ask in lasting for state in idle)
-        if brief:
-            if len(waiting) - len(lasting) >= _MOST_BRIEF:
-                return None, look_at
-            wait_ms = min(wait_ms, _BRIEF_WAIT_MS)
+        wait_ms = self._config.fetch_wait_max_ms
         if look_at is not None:
-            wait_ms = min(wait_ms, (look_at - moment) * 1000)
-        return self._ask(idle, math.ceil(wait_ms), brief), None
+            wait_ms = min(wait_ms, math.ceil((look_at - moment) * 1000))
+        return self._ask_idle(lane, due, wait_ms), look_at
+
+    def _ask_idle(self, lane: Lane | None, due: Sequence[FetchState], wait_ms: int) -> Ask | None:
+        """Return a Fetch of all idle partitions that no long Fetch has; None if there are enough brief Fetches."""
+        asked = [None if one is lane else one.asked for one in self.lanes]
+        lasting = [ask for ask in asked if ask is not None and not ask.brief]
+        idle = [state for state in due if not any(ask.covers(state) for ask in lasting)]
+        # A long Fetch on an earlier lane takes over a partition, unless it has the same partition for another fetcher.
+        earlier = asked if lane is None else asked[: self.lanes.index(lane)]
+        brief = any(state.partition not in ask.states for ask in earlier if ask in lasting for state in idle)
+        if not brief:
+            return self._ask(idle, wait_ms)
+        if sum(ask is not None and ask.brief for ask in asked) >= _MOST_BRIEF:
+            return None
+        return self._ask(idle, min(wait_ms, _BRIEF_WAIT_MS), brief=True)
 
     def _due(self, moment: float) -> tuple[list[FetchState], float | None]:
         """Return the partitions to fetch now, and the time when the next partition is due after its backoff (None: no such)."""
@@ -194,8 +200,8 @@ class BrokerFetches:
                 look_at = state.not_before if look_at is None else min(look_at, state.not_before)
             elif state.untaken_records < self._config.queued_min_messages:
                 due.append(state)
-        full = {owner for owner, size in held.items() if size > owner.share_bytes() // 2}
-        return ([state for state in due if state.owner not in full] if full else due), look_at
+        out = {owner for owner, size in held.items() if size > owner.share_bytes() // 2 or not owner.in_use(moment)}
+        return ([state for state in due if state.owner not in out] if out else due), look_at
 
     def _ask(self, states: Sequence[FetchState], max_wait_ms: int, brief: bool = False) -> Ask:
         """Return a Fetch of these partitions; of a partition that several fetchers read, the first one."""

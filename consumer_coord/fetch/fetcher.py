@@ -27,7 +27,8 @@ broker has an equal share of the fetcher's ``queued_max_bytes``:
 1. A Fetch omits a partition of which ``queued_min_messages`` records wait to be taken.
 2. A Fetch omits the partitions of a fetcher whose records from this broker use more than half of the broker's share, and
    requests at most half of the share.
-3. If the application pauses a partition (:meth:`Fetcher.pause`), its records are dropped, and are fetched again after
+3. A Fetch omits the partitions of a fetcher that nobody has used for half a minute.
+4. If the application pauses a partition (:meth:`Fetcher.pause`), its records are dropped, and are fetched again after
    :meth:`Fetcher.resume`.
 
 *Truncation.* A Fetch names the leader epoch of the last record before the fetch offset. If the leader's log differs from the
@@ -63,6 +64,9 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
+#: A fetcher sends no request after this time without a call, in seconds, until the next call.
+_UNUSED_S = 30.0
+
 
 class Fetcher:
     """Fetches assigned partitions. Create and use a fetcher on one event loop, and end it with :meth:`close`."""
@@ -83,6 +87,12 @@ class Fetcher:
         self._on_ready = on_ready
         self._failure: CoordinatorError | None = None
         self._closed = False
+        #: Whether a call was made since ``_used_at`` (loop's clock, in seconds), the number of calls that wait, and whether the
+        #: last call was so long ago that no request is sent.
+        self._used = True
+        self._used_at = 0.0
+        self._waiting = 0
+        self._unused = False
         #: Number of consecutive metadata updates that lacked the leader of an assigned partition.
         self._leaderless = 0
         self._watch = cluster.watch(frozenset(), self._metadata_changed)
@@ -152,6 +162,7 @@ class Fetcher:
         :class:`FetchedRecords` when its records are decoded. If an error ended the Fetches from a broker, raise it.
         """
         self._check_open()
+        self._use()
         found = self._buffer.take(max_bytes)
         if found:
             self._look()
@@ -165,13 +176,29 @@ class Fetcher:
 
     @property
     def ready(self) -> bool:
-        """Whether :meth:`take` has something to return or to raise; readable from any thread."""
-        return bool(self._buffer) or self._failure is not None or self._closed
+        """Whether :meth:`take` has something to return or to raise; readable from any thread.
+
+        Also true if no request was sent for some time, because nobody used the fetcher: a call begins to fetch again.
+        """
+        self._used = True
+        return bool(self._buffer) or self._failure is not None or self._closed or self._unused
 
     async def wait(self, deadline: Deadline) -> bool:
         """Wait until :meth:`take` has something to return or to raise; return False if ``deadline`` passes first."""
         self._check_open()
-        return await self._ready.until(lambda: self.ready, deadline)
+        self._use()
+        self._waiting += 1
+        try:
+            return await self._ready.until(lambda: self.ready, deadline)
+        finally:
+            self._waiting -= 1
+
+    def _use(self) -> None:
+        """Send requests again if nobody used the fetcher for some time."""
+        self._used = True
+        if self._unused:
+            self._unused = False
+            self._look()
 
     def _announce(self) -> None:
         self._ready.fire()
@@ -206,6 +233,13 @@ class Fetcher:
     def share_bytes(self) -> int:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return self.config.queued_max_bytes // max(1, len(self._brokers))
+
+    def in_use(self, moment: float) -> bool:
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
+        if self._used or self._waiting:
+            self._used, self._used_at = False, moment
+        self._unused = moment - self._used_at > _UNUSED_S
+        return not self._unused
 
     def is_current(self, state: FetchState) -> bool:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""

@@ -17,7 +17,7 @@ from consumer_coord.fetch.sessions import FetchSession, Wanted
 from consumer_coord.topic_partition import TopicPartition
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Ask:
     """The partitions of a Fetch, with their offsets."""
 

@@ -29,6 +29,9 @@ class Owner(Protocol):
     def share_bytes(self) -> int:
         """Return the share of each broker in the fetcher's buffer, in bytes."""
 
+    def in_use(self, moment: float) -> bool:
+        """Return whether the caller waits for records, or has used the fetcher recently; ``moment`` is the loop's time."""
+
     def is_current(self, state: FetchState) -> bool:
         """Return whether ``state`` is still the state of an assigned partition that is neither paused nor stopped."""
 

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.fetch.world import Reader, World, play
 
@@ -118,6 +119,37 @@ def test_a_reader_that_does_not_take_makes_no_response_smaller() -> None:
         assert await duration(slow, {T[0]: 50}) < 2
         await slow.fetcher.close()
         await quick.fetcher.close()
+
+    play(test, brokers=1)
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_fetcher_that_nobody_uses_sends_nothing(wait: bool) -> None:
+    async def test(world: World) -> None:
+        client = world.client()
+        unused, used = Reader(Fetcher(client)), Reader(Fetcher(client))
+        unused.assign(from_start(T[0]))
+        used.assign(from_start(T[1]))
+        await unused.fetcher.wait(Deadline.after(1_000))
+        await used.fetcher.wait(Deadline.after(200_000))
+        assert len(world.cluster.nodes[0].fetch_sessions) >= 1
+        world.write(T[0])
+        await used.fetcher.wait(Deadline.after(60_000))
+        assert not unused.fetcher._buffer, "the Fetches of the other reader name its own partition only"
+        # A caller that does not wait on the loop asks whether there is something to do.
+        assert unused.fetcher.ready
+        if wait:
+            assert await duration(unused, {T[0]: 1}) < 2
+        else:
+            assert unused.take() == 0
+            await asyncio.sleep(2)
+            assert unused.take() == 1
+        await used.fetcher.close()
+        await asyncio.sleep(60)
+        sent = len(world.fetches())
+        await asyncio.sleep(600)
+        assert len(world.fetches()) == sent
+        await unused.fetcher.close()
 
     play(test, brokers=1)
 

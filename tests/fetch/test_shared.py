@@ -52,11 +52,13 @@ async def close(readers: Iterable[Reader]) -> None:
 def test_idle_readers_share_one_connection_and_one_session_for_each_broker() -> None:
     async def test(world: World) -> None:
         readers = readers_of(world.client(), 10)
+        waits = [asyncio.ensure_future(reader.fetcher.wait(Deadline.after(70_000))) for reader in readers]
         await asyncio.sleep(10)
         sent, connections = len(world.fetches()), world.network.connections
         await asyncio.sleep(60)
         assert len(world.fetches()) - sent <= 3 * 2 * 60 + 3
         assert world.network.connections == connections
+        assert await asyncio.gather(*waits) == [False] * 10
         # An emptied second session remains in the broker's cache until another session needs its place.
         assert all(1 <= len(node.fetch_sessions) <= 2 for node in world.cluster.nodes)
         for reader, one in zip(readers, T, strict=True):
