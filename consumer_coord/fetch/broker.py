@@ -31,6 +31,7 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import decode_response
 from consumer_coord.wire.messages.log import (
     EpochEndOffset,
     FetchNodeEndpoint,
@@ -83,6 +84,8 @@ class BrokerFetches:
         self._version: int | None = None
         self._failures = 0
         self._not_before = 0.0
+        #: Whether some partitions were not due at the last look, because the records of their fetcher wait to be taken.
+        self._full = False
 
     @property
     def by_id(self) -> bool:
@@ -102,6 +105,11 @@ class BrokerFetches:
             lane = Lane()
             self.lanes.append(lane)
             self._start(self, lane)
+
+    def freed(self) -> None:
+        """Send a Fetch if a partition had to wait until its fetcher's caller took records."""
+        if self._full:
+            self.check()
 
     async def run(self, lane: Lane) -> None:
         """Send the Fetches of one lane until cancelled."""
@@ -157,7 +165,7 @@ class BrokerFetches:
         alone = next((state for state in due if state.alone), None)
         if alone is not None:
             return self._ask([alone], 0), None
-        left = [state for state in due if not any(ask.covers(state) for ask in waiting)]
+        left = [state for state in due if not any(ask.covers(state) for ask in waiting)] if waiting else due
         hot = [state for state in left if not state.at_end]
         if hot:
             return self._ask([*hot, *(state for state in left if state.at_end)], 0), None
@@ -172,7 +180,7 @@ class BrokerFetches:
         """Return a Fetch of all idle partitions that no long Fetch has; None if there are enough brief Fetches."""
         asked = [None if one is lane else one.asked for one in self.lanes]
         lasting = [ask for ask in asked if ask is not None and not ask.brief]
-        idle = [state for state in due if not any(ask.covers(state) for ask in lasting)]
+        idle = [state for state in due if not any(ask.covers(state) for ask in lasting)] if lasting else due
         # A long Fetch on an earlier lane takes over a partition, unless it has the same partition for another fetcher.
         earlier = asked if lane is None else asked[: self.lanes.index(lane)]
         brief = any(state.partition not in ask.states for ask in earlier if ask in lasting for state in idle)
@@ -186,6 +194,7 @@ class BrokerFetches:
         """Return the partitions to fetch now, and the time when the next partition is due after its backoff (None: no such)."""
         due: list[FetchState] = []
         look_at: float | None = None
+        self._full = False
         held: Counter[Owner] = Counter()
         for state in tuple(self.partitions):
             held[state.owner] += state.held
@@ -200,8 +209,13 @@ class BrokerFetches:
                 look_at = state.not_before if look_at is None else min(look_at, state.not_before)
             elif state.untaken_records < self._config.queued_min_messages:
                 due.append(state)
+            else:
+                self._full = True
         out = {owner for owner, size in held.items() if size > owner.share_bytes() // 2 or not owner.in_use(moment)}
-        return ([state for state in due if state.owner not in out] if out else due), look_at
+        if out:
+            self._full = True
+            due = [state for state in due if state.owner not in out]
+        return due, look_at
 
     def _ask(self, states: Sequence[FetchState], max_wait_ms: int, brief: bool = False) -> Ask:
         """Return a Fetch of these partitions; of a partition that several fetchers read, the first one."""
@@ -213,7 +227,8 @@ class BrokerFetches:
         shares = min(owner.share_bytes() for owner in {state.owner for state in chosen.values()})
         # A part of the largest response is left for the fields of its rows.
         largest = self._cluster.config.receive_message_max_bytes * 15 // 16
-        return Ask(chosen, wanted, max(1, min(self._config.fetch_max_bytes, shares // 2, largest)), max_wait_ms, brief)
+        max_bytes = max(1, min(self._config.fetch_max_bytes, shares // 2, largest))
+        return Ask(chosen, wanted, max_bytes, max_wait_ms, brief, len(chosen) < len(states))
 
     def _wanted(self, state: FetchState) -> Wanted:
         """Return the position from which to fetch a partition: the last object if the position is the same."""
@@ -247,25 +262,30 @@ class BrokerFetches:
         """Send one Fetch, and apply its response."""
         session, named = lane.session, dict(ask.wanted)
 
-        def build(version: int) -> FetchRequest:
-            self._version = version
-            if version < _TRUNCATION_FROM:
-                # A broker of this version does not report truncation, so first look up the end offset of the position's leader
-                # epoch.
-                for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
-                    del named[partition]
-                if not named:
-                    return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
-            if any(ask.states[partition].unanswered for partition in named):
-                session.failed()
-            return _request(self._config, session.build(version, named), ask.max_bytes, ask.max_wait_ms)
+        def take(version: int, frame: bytes) -> tuple[FetchResponse, Exception | None]:
+            # The connection calls this in the turn of the loop in which the response arrives, so no other turn passes until the
+            # records are announced. Errors are raised in this lane, and not there.
+            response: FetchResponse = decode_response(FetchResponse, version, frame)[1]
+            lane.asked = None
+            try:
+                if named:
+                    self._take(session, response, named, ask.states, broker.address)
+            except Exception as error:  # noqa: BLE001 - raised below
+                return response, error
+            return response, None
 
-        question = Versioned(FetchRequest, build, newest=self._newest(ask.states.values()), quick=True)
+        question = Versioned(
+            FetchRequest,
+            lambda version: self._build(version, session, ask, named),
+            newest=self._newest(ask.states.values()),
+            decode=take,
+            quick=True,
+        )
         began = now()
         try:
-            response = await self._answer(lane, broker, question, ask)
-            if named:
-                self._take(session, response, named, ask.states, broker.address)
+            response, wrong = await self._answer(lane, broker, question, ask)
+            if wrong is not None:
+                raise wrong
         except (RetriableError, MalformedMessageError) as error:
             session.failed()
             if isinstance(error.__cause__, ResponseTooLargeError):
@@ -274,6 +294,20 @@ class BrokerFetches:
                 self._failed(broker, ask.states, error)
         else:
             self._pace(lane, response, now() - began < ask.max_wait_ms / 2000)
+
+    def _build(self, version: int, session: FetchSession, ask: Ask, named: dict[TopicPartition, Wanted]) -> FetchRequest:
+        """Return the request in a version. Remove from ``named`` the partitions that this version must not fetch yet."""
+        self._version = version
+        if version < _TRUNCATION_FROM:
+            # A broker of this version does not report truncation, so first look up the end offset of the position's leader
+            # epoch.
+            for partition in [one for one, state in ask.states.items() if self._needs_validation(state)]:
+                del named[partition]
+            if not named:
+                return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
+        if any(ask.states[partition].unanswered for partition in named):
+            session.failed()
+        return _request(self._config, session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
     def _pace(self, lane: Lane, response: FetchResponse, early: bool) -> None:
         """Set the earliest time of the next Fetch. ``early``: the broker did not wait for records, although it was to."""
@@ -288,15 +322,18 @@ class BrokerFetches:
             self._not_before = now() + self._cluster.backoff.ms(lane.hollow) / 1000
             lane.hollow += 1
 
-    async def _answer(self, lane: Lane, broker: Broker, question: Versioned, ask: Ask) -> FetchResponse:
+    async def _answer(
+        self, lane: Lane, broker: Broker, question: Versioned, ask: Ask
+    ) -> tuple[FetchResponse, Exception | None]:
         timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
         lane.asked = ask
-        if ask.waits:
-            # Another lane fetches the partitions that are not in this Fetch.
+        if ask.waits and ask.partial:
             self.check()
         try:
-            response: FetchResponse = await self._cluster.request(broker, question, timeout_ms=timeout_ms, waits=True)
-            return response
+            answer: tuple[FetchResponse, Exception | None] = await self._cluster.request(
+                broker, question, timeout_ms=timeout_ms, waits=True
+            )
+            return answer
         finally:
             lane.asked = None
 

@@ -165,7 +165,8 @@ class Fetcher:
         self._use()
         found = self._buffer.take(max_bytes)
         if found:
-            self._look()
+            for broker in tuple(self._brokers):
+                broker.freed()
         elif (failure := self._failure) is not None:
             if isinstance(failure, FatalError):
                 self._failure = None
@@ -207,8 +208,10 @@ class Fetcher:
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
         """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current."""
         state = self._states.get(partition)
-        if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
-            self._look(state.broker)
+        if state is None or state.serial != serial or not self._buffer.advance(state, next_offset):
+            return
+        if state.broker is not None:
+            state.broker.freed()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -340,7 +343,7 @@ class Fetcher:
             self._buffer.forget(state)
             self._move(state, None)
 
-    def _look(self, broker: Fetches | None = None) -> None:
-        """Check again whether to send a Fetch to one broker, or to all brokers."""
-        for one in tuple(self._brokers) if broker is None else (broker,):
-            one.check()
+    def _look(self) -> None:
+        """Check again whether to send a Fetch."""
+        for broker in tuple(self._brokers):
+            broker.check()

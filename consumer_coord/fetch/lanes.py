@@ -28,6 +28,8 @@ class Ask:
     max_wait_ms: int
     #: Whether the long Fetch takes over partitions of this one when it ends.
     brief: bool = False
+    #: Whether another Fetch must read a partition, because this one reads the same partition for another fetcher.
+    partial: bool = False
 
     @property
     def waits(self) -> bool:

@@ -22,6 +22,9 @@ class Fetches(Protocol):
     def check(self) -> None:
         """Check again whether to send a Fetch."""
 
+    def freed(self) -> None:
+        """Check again whether to send a Fetch, because the caller took records or advanced past them."""
+
 
 class Owner(Protocol):
     """The methods of a fetcher that the Fetches from one broker use."""

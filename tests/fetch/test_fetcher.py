@@ -397,9 +397,9 @@ def test_the_replica_in_the_clients_rack_is_asked_until_its_turn_is_over() -> No
         leader, near = world.servers
         assert [len(server.requests) > 0 for server in (leader, near)] == [True, True]
         asked = len(leader.requests)
-        await asyncio.sleep(50)
+        await reader.fetcher.wait(Deadline.after(50_000))
         assert len(leader.requests) == asked, "the leader gets no request in between"
-        await asyncio.sleep(50)
+        await reader.fetcher.wait(Deadline.after(50_000))
         assert asked < len(leader.requests) < asked + 4
         expected += world.write(T0)
         await reader.read_to({T0: 2})
