@@ -15,6 +15,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.consumer.embedded import BROKER, consumer, produce
 from tests.support.waiting import eventually
+from tests.support.white_box import librdkafka
 
 Ask = Callable[[Any], Any]
 
@@ -84,7 +85,7 @@ def test_the_results_are_those_of_confluent_kafka(kafka: EmbeddedKafka) -> None:
         assert expected["after the last"] == [("orders", 0, OFFSET_END, None)]
         with pytest.raises(KafkaException):
             one.get_watermark_offsets(Row("missing", 0), timeout=0.5)
-        assert not one._librdkafka.is_open
+        assert not librdkafka(one).is_open
 
 
 def test_the_results_of_an_asyncio_consumer_are_those_of_confluent_kafka(kafka: EmbeddedKafka) -> None:
