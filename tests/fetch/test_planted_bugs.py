@@ -13,7 +13,6 @@ from consumer_coord.fetch.batches import Reach, reach
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.fetcher import Fetcher
-from consumer_coord.fetch.lanes import Ask
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart
@@ -137,14 +136,18 @@ def the_leader_is_never_looked_up_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerFetches, "_find_leader", lambda self, state: self._back_off(state))
 
 
-def partitions_that_no_fetch_in_flight_reads_wait(patch: pytest.MonkeyPatch) -> None:
-    """Send no Fetch while another one waits for new records, even if it does not contain a partition."""
-    patch.setattr(Ask, "covers", lambda self, state: True)
-
-
 def a_partition_is_fetched_for_one_fetcher_only(patch: pytest.MonkeyPatch) -> None:
-    """Take a partition of one fetcher for the same partition of another fetcher, which a Fetch in flight reads."""
-    patch.setattr(Ask, "covers", lambda self, state: state.partition in self.states)
+    """Replace the partition of one fetcher by the same partition of another fetcher."""
+    place = Fetcher.place
+
+    def replace(self: Fetcher, state: FetchState) -> None:
+        place(self, state)
+        partitions = {} if state.broker is None else state.broker.partitions
+        for other in tuple(partitions):
+            if other is not state and other.partition == state.partition:
+                del partitions[other]
+
+    patch.setattr(Fetcher, "place", replace)
 
 
 def the_first_fetcher_that_closes_ends_the_tasks(patch: pytest.MonkeyPatch) -> None:
@@ -159,7 +162,6 @@ def the_first_fetcher_that_closes_ends_the_tasks(patch: pytest.MonkeyPatch) -> N
 
 
 BUGS: list[Plant] = [
-    partitions_that_no_fetch_in_flight_reads_wait,
     a_partition_is_fetched_for_one_fetcher_only,
     the_first_fetcher_that_closes_ends_the_tasks,
     late_answers_count,
