@@ -49,7 +49,7 @@ def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
     assert told["group.id"] == ("", "", "both")
     assert "### `bootstrap.servers`\n\n*no default; plane: both*" in reference.settings()
     assert told["client.rack"] == ("none", "", "both")
-    assert told["reconnect.backoff.max.ms"] == ("`10000`", "0 to 3600000", "both")
+    assert told["reconnect.backoff.max.ms"] == ("`500`", "0 to 3600000", "both")
     assert told["group.protocol"] == ("`classic`", "", "control")
     assert told["group.remote.assignor"] == ("none", "", "control")
     assert told["group.lease.enable"] == ("`true`", "", "control")
