@@ -17,6 +17,7 @@ from consumer_coord.errors import (
     AuthenticationError,
     CoordinatorError,
     DisconnectedError,
+    MalformedMessageError,
     ResponseTooLargeError,
     UnreachableError,
 )
@@ -208,12 +209,13 @@ class TcpTransport(asyncio.BufferedProtocol):
             return AuthenticationError(
                 f"control plane: {self._address} is a TLS listener; set security.protocol to SSL or SASL_SSL"
             )
-        return ResponseTooLargeError(
+        text = (
             f"{self._address} announced a frame of {length} bytes (receive.message.max.bytes={self._max_frame_bytes}):"
-            " is this the address of a Kafka listener, and does security.protocol match the listener?",
-            size=length,
-            limit=self._max_frame_bytes,
+            " is this the address of a Kafka listener, and does security.protocol match the listener?"
         )
+        if length <= 0:
+            return MalformedMessageError(text)
+        return ResponseTooLargeError(text, size=length, limit=self._max_frame_bytes)
 
 
 @attrs.frozen

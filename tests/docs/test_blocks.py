@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 import trustme
 from confluent_kafka import Producer
@@ -100,7 +101,9 @@ def is_run(block: Block) -> bool:
 
 @pytest.mark.parametrize("page", [page for page, blocks in ALL.items() if any(map(is_run, blocks))])
 @pytest.mark.usefixtures("around")
-def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A page that replaces this name replaces it until the end of the test only.
+    monkeypatch.setattr("confluent_kafka.Consumer", confluent_kafka.Consumer)
     authority = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(authority))
     instead = {**INSTEAD, "/etc/kafka/ca.pem": str(authority)}

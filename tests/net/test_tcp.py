@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.errors import AuthenticationError, CoordinatorError, DisconnectedError, MalformedMessageError
+from consumer_coord.errors import (
+    AuthenticationError,
+    CoordinatorError,
+    DisconnectedError,
+    MalformedMessageError,
+    ResponseTooLargeError,
+)
 from consumer_coord.net.buffers import Buffers
 from consumer_coord.net.tcp import TcpConnector, TcpTransport
 from tests.support.waiting import eventually_async
@@ -112,7 +118,7 @@ def test_a_length_that_cannot_be_ends_the_connection_after_the_frames_before(len
     _arrive(transport, WIRE)
     transport.connection_lost(None)
     assert receiver.frames == FRAMES
-    assert [type(one) for one in receiver.lost] == [MalformedMessageError]
+    assert [type(one) for one in receiver.lost] == [ResponseTooLargeError if length > 0 else MalformedMessageError]
     assert f"a frame of {length} bytes" in str(receiver.lost[0])
 
 

@@ -16,12 +16,14 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 TOGETHER: Mapping[str, Sequence[str]] = {
     "built": ("tests/test_packaging.py",),
     "spark": (
+        "tests/integration/spark/test_bounded_read.py",
         "tests/integration/spark/test_compaction.py",
         "tests/integration/spark/test_embedded.py",
         "tests/integration/spark/test_pages.py",
         "tests/integration/spark/test_query.py",
         "tests/integration/spark/test_security.py",
         "tests/integration/spark/test_stops.py",
+        "tests/integration/spark/test_three_answers.py",
         "tests/integration/spark/test_triggers.py",
     ),
     "secured": (

@@ -278,10 +278,11 @@ def observe(cluster: ClusterClient, responses: list[tuple[int, FetchResponse]]) 
     request = cluster.request
 
     async def observed(broker: Broker, *arguments: Any, **keywords: Any) -> Any:
-        response = await request(broker, *arguments, **keywords)
-        if isinstance(response, FetchResponse):
-            responses.append((broker.id, response))
-        return response
+        answer = await request(broker, *arguments, **keywords)
+        match answer:
+            case FetchResponse() as response, _:
+                responses.append((broker.id, response))
+        return answer
 
     cluster.request = observed  # type: ignore[method-assign]
 
