@@ -168,6 +168,10 @@ class Bounds:
     #: which the read waits for the fetcher to detect a truncation.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     _again_at: float = 0.0
+    #: The partitions whose last look-up failed, the loop time of the next one, and the number of failures in a row.
+    _failed: frozenset[TopicPartition] = frozenset()
+    _retry_at: float = 0.0
+    _failures: int = 0
     _unknown_since: float | None = None
     _empty_since: float | None = None
 
@@ -206,17 +210,22 @@ class Bounds:
         return frozenset(one for one in left if self.end_of(one) is not None)
 
     async def look_up_ends(self, engine: Engine, left: frozenset[TopicPartition]) -> None:
-        """Look up the unknown log ends, and every five seconds the log ends that the read has not reached."""
+        """Look up the unknown log ends, with back-off after a failure, and every five seconds those that are not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
         again = clock() >= self._again_at
-        wanted = {one: LATEST for one in ids if again or one not in self._found}
+        waiting = self._failed if clock() < self._retry_at else frozenset()
+        wanted = {one: LATEST for one in ids if (again or one not in self._found) and one not in waiting}
         if not wanted:
             return
         result = await list_offsets(
             engine.core.cluster, wanted, Deadline.after(_LOOK_UP_MS), read_committed=self._config.read_committed
         )
         found = result.found
+        self._failed = self._failed - wanted.keys() | result.failed.keys()
+        self._failures = self._failures + 1 if result.failed else 0
+        if result.failed:
+            self._retry_at = clock() + engine.core.cluster.backoff.ms(self._failures - 1) / 1000
         for partition, row in found.items():
             _, before = self._found.get(partition, (None, row.offset))
             self._found[partition] = (ids[partition], min(before, row.offset))
