@@ -23,7 +23,14 @@ from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.environment import Environment
-from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
+from consumer_coord.errors import (
+    AssignorError,
+    ClosedError,
+    CoordinatorError,
+    FencedError,
+    IncompleteResponseError,
+    NoOffsetError,
+)
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
@@ -534,6 +541,8 @@ class MemberProcess:
             return "a topic is gone"
         if stage.cluster.refused and error.code in REFUSALS:
             return "a broker refused the look-up of a start"
+        if stage.cluster.wrong_answers and isinstance(error, IncompleteResponseError):
+            return "a broker answers a look-up wrongly, and other faults had used up most of its time limit"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows only one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"

@@ -141,6 +141,7 @@ WHAT_IT_WAS = {
     1500002048: "records that an owner had gone back to were truncated again; the checkers took that for records read twice",
     1500002068: "retention deleted the first record of an open transaction, and with it the last stable offset of the broker",
     7300000108: "a bounded read looked the end of a log up that was refused, without a pause, 40 times a second",
+    7300000136: "a look-up was refused, swallowed, and then answered wrongly; the checkers did not expect its error",
     1400000113: "the process was frozen inside on_revoke, and a waiting poll took the callback for endless",
     1400000253: "the offset of a partition was not in the log, and fetched records of others put off its look-up for seconds",
     1400001393: "the same, after a seek in another partition",
