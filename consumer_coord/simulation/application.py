@@ -534,6 +534,11 @@ class MemberProcess:
         self._note_epochs(consumer)
         return delivery_of(batch)
 
+    @property
+    def in_bounded_read(self) -> bool:
+        """Whether the application reads up to given ends, and not beyond."""
+        return self._bounded is not None
+
     def _excuse(self, consumer: SimulatedConsumer, error: CoordinatorError) -> str | None:
         """Return why a poll may raise an error that the application did not cause, or None if the error is a violation."""
         stage = self._stage

@@ -257,7 +257,10 @@ class _Course(World):
             holders = [holding for holding in self.checkers.holders(partition) if holding.owner.alive]
             if len(holders) != 1:
                 return f"{partition} has {len(holders)} owners"
-            if self._may_stay_unread(holders[0]):
+            owner = holders[0].owner
+            assert isinstance(owner, MemberProcess)
+            if self._may_stay_unread(holders[0]) or (not committed and owner.in_bounded_read):
+                # A bounded read waits for the end of every partition before the application reads on in any.
                 continue
             left = self._left_to_read(holders[0]) or (self._left_to_commit(holders[0]) if committed else None)
             if left is not None:
