@@ -143,7 +143,10 @@ def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Ma
             later[partition] - earlier[partition] if partition in earlier and partition in later else None
             for earlier, later in ((before.ends, after.ends), (before.committed, after.committed))
         )
-        grown = [one for one in (ends, commits or None if ends is None else commits) if one is not None]
+        if ends is None and commits == 0:
+            # Records may have been written.
+            return None
+        grown = [one for one in (ends, commits) if one is not None]
         return max(grown) / passed_s if grown and min(grown) >= 0 and passed_s > 0 else None
 
     return {partition: rate(partition) for partition in partitions}
