@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Row
@@ -19,9 +20,11 @@ from consumer_coord.broker.record_batch import Record
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.runtime.background import cluster_client
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.codec import decode_response
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse
 from tests.support.fetch.world import Reader
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
@@ -274,15 +277,20 @@ def test_a_topic_that_was_created_again_and_a_log_that_was_trimmed(kafka: KafkaC
 
 
 def observe(cluster: ClusterClient, responses: list[tuple[int, FetchResponse]]) -> None:
-    """Append the id of the broker and the response of every Fetch."""
+    """Append the id of the broker and the response of every Fetch, before its records are taken."""
     request = cluster.request
 
-    async def observed(broker: Broker, *arguments: Any, **keywords: Any) -> Any:
-        answer = await request(broker, *arguments, **keywords)
-        match answer:
-            case FetchResponse() as response, _:
-                responses.append((broker.id, response))
-        return answer
+    async def observed(broker: Broker, message: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(message, Versioned) and message.request_class is FetchRequest:
+            take = message.decode
+            assert take is not None
+
+            def seen_first(version: int, frame: bytes) -> Any:
+                responses.append((broker.id, decode_response(FetchResponse, version, frame)[1]))
+                return take(version, frame)
+
+            message = attrs.evolve(message, decode=seen_first)
+        return await request(broker, message, *arguments, **keywords)
 
     cluster.request = observed  # type: ignore[method-assign]
 
