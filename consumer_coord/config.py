@@ -77,6 +77,8 @@ class Config:
     queued_max_messages_kbytes: int = 64 << 10
     queued_min_messages: int = 100_000
     check_crcs: bool = True
+    #: Whether librdkafka fetches messages; None: the default.
+    librdkafka_enable: bool | None = None
     #: Settings for ``confluent_kafka.Consumer``, which gets manual assignments and commits nothing.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     #: Whether ``GroupConsumer.poll`` raises background errors instead of returning them as messages.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from consumer_coord.consumer import message_plane
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
 from tests.support.browser import HOW, Browser, chromium
@@ -40,6 +41,11 @@ pytest_plugins = ["pytester"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this test suite."""
     parser.addoption(
+        "--own-fetch",
+        action="store_true",
+        help="let consumers read messages with this package's own Fetch wherever a test does not choose",
+    )
+    parser.addoption(
         "--behaviours",
         action="store_true",
         help="print which numbered behaviours (docs/behaviours.md) have a passing test, and which have none",
@@ -48,6 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the table of behaviours and the search for secrets for every run."""
+    if config.getoption("own_fetch"):
+        message_plane.BY_DEFAULT = False
     config.pluginmanager.register(BehaviourTable(config))
     config.pluginmanager.register(SecretWatch())
 

@@ -17,6 +17,7 @@ from consumer_coord.errors import (
     DisconnectedError,
     FencedError,
     IllegalStateError,
+    MalformedMessageError,
     NoOffsetError,
     NotAssignedError,
     PollIntervalExceededError,
@@ -36,6 +37,7 @@ _LOCAL_CODES: tuple[tuple[type[CoordinatorError], int], ...] = (
     (IllegalStateError, KafkaError._STATE),
     (ClosedError, KafkaError._STATE),
     (ConcurrentUseError, KafkaError._STATE),
+    (MalformedMessageError, KafkaError._BAD_MSG),
 )
 
 

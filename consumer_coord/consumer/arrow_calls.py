@@ -169,6 +169,7 @@ class ArrowCalls(OffsetCalls):
         async def begin() -> None:
             self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
             self._worker = ReadsColumns()
+            self._look_ups = self._arrow.look_ups
 
         self._on_loop(begin)
         self._librdkafka.release()

@@ -16,6 +16,7 @@ from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.look_ups import LookUps
+from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
@@ -65,7 +66,10 @@ class ArrowReads:
             made.append(cls(engine, plane, worker))
             return worker
 
+        former = engine.worker.plane
         await engine.read_with(make)
+        if isinstance(former, MessagePlane):
+            await former.close()
         return made[0]
 
     async def gather(self, timeout_s: float, bounds: Bounds | None) -> bool:

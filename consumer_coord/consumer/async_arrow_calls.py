@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Request
     from consumer_coord.consumer.librdkafka.plane import Threaded
+    from consumer_coord.consumer.look_ups import LookUps
 
 
 class AsyncArrowCalls:
@@ -30,6 +31,8 @@ class AsyncArrowCalls:
     #: True after the first call of poll, consume or iteration.
     _reads_messages = False
     _arrow: ArrowReads | None = None
+    #: Look-ups without librdkafka; None while librdkafka fetches the records.
+    _look_ups: LookUps | None = None
     #: librdkafka's handle and the thread of its blocking calls; None in a simulation.
     _threaded: Threaded | None = None
     _request: Request | None = None
@@ -39,14 +42,9 @@ class AsyncArrowCalls:
         def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
 
     def _read_messages(self) -> None:
-        """Record that this consumer reads messages.
-
-        Raise :class:`IllegalStateError` if it reads columns, and ImportError without librdkafka.
-        """
+        """Record that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
         if self._arrow is not None:
             raise IllegalStateError(MIXED_AFTER_COLUMNS)
-        if self._threaded is not None:
-            self._threaded.require()
         self._reads_messages = True
 
     async def consume_arrow(
@@ -101,6 +99,7 @@ class AsyncArrowCalls:
                 from consumer_coord.consumer.arrow_reads import ArrowReads
 
                 self._arrow = await ArrowReads.begin(engine, self._settings, self)
+                self._look_ups = self._arrow.look_ups
                 if self._threaded is not None:
                     await self._threaded.release()
             arrow = self._arrow

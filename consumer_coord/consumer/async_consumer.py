@@ -52,7 +52,7 @@ from consumer_coord.confluent.rows import (
     to_store,
 )
 from consumer_coord.confluent.types import KafkaError, Message
-from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer import chunks, group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_members import LoopMember
@@ -63,6 +63,8 @@ from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.look_ups import LookUps
+from consumer_coord.consumer.message_plane import MessagePlane, reads_with_librdkafka
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
@@ -136,20 +138,24 @@ class AsyncGroupConsumer(AiokafkaMethods):
             self._auto_store = flag(settings, "enable.auto.offset.store", default=True)
             parsed = parse(settings, needs_brokers=False)
             chosen = choose_assignors(settings, parsed, assignors)
-            self._librdkafka = Librdkafka(parsed.librdkafka, **handed_over)
+            fetches = reads_with_librdkafka(parsed)
+            self._librdkafka = Librdkafka(parsed.librdkafka, fetches=fetches, **handed_over)
             self._refusals = Refusals(self._librdkafka.settings)
         self._steps = group_lines(settings, handed_over.get("logger"))
         threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
-        self._set_up(parsed, chosen, threaded, shared_clusters)
+        self._set_up(parsed, chosen, threaded if fetches else None, shared_clusters)
 
     def _set_up(
         self,
         settings: Config,
         assignors: Sequence[Assignor],
-        plane: DataPlane,
+        plane: DataPlane | None,
         clusters: Callable[[], Clusters],
     ) -> None:
-        """Set the attributes. A simulation passes a different data plane and different cluster clients."""
+        """Set the attributes. A simulation passes a different data plane and different cluster clients.
+
+        ``plane``: what fetches messages; None for this package's own Fetch.
+        """
         self._settings = settings
         self._assignors = assignors
         self._plane = plane
@@ -193,25 +199,37 @@ class AsyncGroupConsumer(AiokafkaMethods):
             cluster = self._clusters().acquire(settings.client)
             core = ConsumerCoordinator(settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
-            self._scheduler = Scheduler(core)
-            self._made = Engine(
+            scheduler = self._scheduler = Scheduler(core)
+            plane, own = self._plane, self._plane is None
+            if plane is None:
+                plane = self._plane = MessagePlane.of(core, settings, lambda: made.table, scheduler)
+                plane.close_with(self)
+            made = self._made = Engine(
                 core,
-                self._plane,
-                self._scheduler,
-                reset=ResetPolicy(settings.auto_offset_reset, settings.read_committed, checks_commits=self._checks_commits),
-                is_out_of_range=is_out_of_range,
+                plane,
+                scheduler,
+                reset=ResetPolicy(
+                    settings.auto_offset_reset,
+                    settings.read_committed,
+                    checks_commits=self._checks_commits,
+                    keeps_epochs=own,
+                ),
+                is_out_of_range=chunks.is_out_of_range if own else is_out_of_range,
                 call=self._call,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
                 auto_store=self._auto_store,
                 reports_automatic=self._on_commit is not None,
             )
+            if isinstance(plane, MessagePlane):
+                self._look_ups = LookUps(made, plane)
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.
                 dropped = weakref.ref(self)
                 self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
-                self._member = LoopMember(self, core, _released(self._clusters(), settings.client, self._plane))
+                planes = (plane,) if plane is self._threaded else (plane, self._threaded)
+                self._member = LoopMember(self, core, _released(self._clusters(), settings.client, planes))
         return self._made
 
     @property
@@ -311,12 +329,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
         finally:
             try:
                 if engine is not None:
-                    if self._arrow is not None:
-                        await self._arrow.plane.close()
+                    await engine.worker.plane.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000)
                     await self._clusters().release(self._settings.client)
             finally:
-                await self._plane.close()
+                for plane in (self._plane, self._threaded):
+                    if plane is not None:
+                        await plane.close()
         return failure
 
     # -- subscription -------------------------------------------------------------------------------------------------
@@ -425,7 +444,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._scheduler is not None:
             # The callback of a cancelled call may still run.
             await self._scheduler.wait_idle()
-        if self._arrow is not None:
+        if self._look_ups is not None:
             self._librdkafka.serve()
         assert self._made is not None
         for callback, what in self._librdkafka.events():
@@ -517,18 +536,18 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
-        if self._arrow is not None:
+        if (look_ups := self._own_look_ups()) is not None:
             with kafka_exceptions():
-                return await self._arrow.look_ups.watermarks(partition, timeout, cached)
+                return await look_ups.watermarks(partition, timeout, cached)
         limit = {} if timeout is None else {"timeout": timeout}
         row = to_native(partition)
         return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
-        if self._arrow is not None:
+        if (look_ups := self._own_look_ups()) is not None:
             with kafka_exceptions():
-                return await self._arrow.look_ups.offsets_for_times(partitions, timeout)
+                return await look_ups.offsets_for_times(partitions, timeout)
         limit = [] if timeout is None else [timeout]
         asked = [to_native(row) for row in partitions]
         return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
@@ -604,9 +623,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
-        if self._arrow is not None:
+        if (look_ups := self._own_look_ups()) is not None:
             with kafka_exceptions():
-                return await self._arrow.look_ups.list_topics(topic, timeout)
+                return await look_ups.list_topics(topic, timeout)
         named = {} if topic is None else {"topic": topic}
         return await self._ask(lambda handle: handle.list_topics(timeout=timeout, **named))
 
@@ -633,6 +652,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
             self._core.cluster.use_credentials(username, password)
             self._librdkafka.set_sasl_credentials(username, password)
 
+    def _own_look_ups(self) -> LookUps | None:
+        """Return the look-ups without librdkafka; None if librdkafka fetches the messages."""
+        with kafka_exceptions():
+            self._start()
+        return self._look_ups
+
     async def _ask(self, question: Callable[[Any], T]) -> T:
         """Call librdkafka's handle on its thread, while no fetch runs."""
         async with self._used() as engine:
@@ -655,6 +680,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""
         if self._start().manual:
+            if self._look_ups is not None:
+                return group_metadata.unfenced(self._settings.coordinator.group_id)
             return await self._ask(lambda handle: handle.consumer_group_metadata())
         with kafka_exceptions():
             core = self._core
@@ -708,12 +735,13 @@ def _must_not_be_subscribed(engine: Engine, what: str) -> None:
         raise IllegalStateError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
 
 
-def _released(clusters: Clusters, client: ClientConfig, plane: DataPlane) -> Callable[[], Coroutine[Any, Any, None]]:
+def _released(clusters: Clusters, client: ClientConfig, planes: Sequence[DataPlane]) -> Callable[[], Coroutine[Any, Any, None]]:
     async def release() -> None:
         try:
             await clusters.release(client)
         finally:
-            await plane.close()
+            for plane in planes:
+                await plane.close()
 
     return release
 

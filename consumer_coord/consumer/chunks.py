@@ -17,7 +17,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Delivered, Span
-from consumer_coord.consumer.worker import Cursor, Worker
+from consumer_coord.consumer.worker import Cursor, FetchWorker
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata, before, partition_of_message
@@ -58,6 +58,8 @@ class PartitionEnded(Span):
     """An event that the data plane returns instead of records after it has stopped reading a partition at ``start``."""
 
     failure: PartitionError
+    #: The serial number of the reading in the data plane.
+    serial: int = 0
 
     def error(self) -> PartitionError:
         """Return the reason why reading stopped."""
@@ -77,6 +79,16 @@ class Chunk(Span):
     def next_offset(self) -> int:
         """The offset after the last record."""
         return self.records.next_offset
+
+    @property
+    def serial(self) -> int:
+        """The serial number of the reading in the data plane."""
+        return self.records.serial
+
+    @property
+    def size(self) -> int:
+        """Size of the record batches, in bytes."""
+        return len(self.records.records)
 
     def leader_epoch(self) -> int:
         """Return the leader epoch of the last batch."""
@@ -177,18 +189,11 @@ class Decoding:
             self._bytes_left -= appended.bytes
 
 
-class ChunkWorker(Worker):
-    """The worker for a data plane that returns chunks.
-
-    A fetch of such a data plane never runs on another thread, and loses nothing if an exception interrupts the fetch.
-    """
+class ChunkWorker(FetchWorker):
+    """The worker for a data plane that returns chunks."""
 
     def __init__(self, plane: DataPlane) -> None:
         super().__init__(plane, is_out_of_range)
-
-    async def fetch(self, most: int, wait_s: float) -> None:
-        """Take chunks into :attr:`ready`; wait at most ``wait_s`` seconds for the first chunk."""
-        await self.plane.fetch(most, wait_s, self.arrived)
 
     def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
         """Return :attr:`cursors` with the position after each partition's last chunk."""

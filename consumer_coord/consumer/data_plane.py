@@ -20,6 +20,13 @@ Sink = Callable[[list[Any]], None]
 class DataPlane(Protocol):
     """Fetches assigned partitions into a queue; a partition's position moves when a message is taken from the queue."""
 
+    #: Whether arriving records ring the bell that news of the group rings. Then a fetch never waits.
+    rings: bool
+
+    @property
+    def ready(self) -> bool:
+        """Whether a fetch would return something at once; False if unknown."""
+
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """Wait at most ``wait_s`` seconds for a message, then pass up to ``most`` available messages to ``sink``.
 

@@ -46,7 +46,7 @@ from consumer_coord.consumer.partitions import (
 )
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
-from consumer_coord.consumer.worker import Positions, Worker
+from consumer_coord.consumer.worker import FetchWorker, Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -170,7 +170,7 @@ class Engine:
         #: is modified.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
-        self.worker: Worker = Worker(plane, is_out_of_range)
+        self.worker: Worker = (FetchWorker if plane.rings else Worker)(plane, is_out_of_range)
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, scheduler)
         self._scheduler = scheduler
@@ -295,6 +295,11 @@ class Engine:
         if self.suspended:
             await self._scheduler.ring(min(left_s, _REBALANCING_SLICE_S))
             return
+        if worker.plane.rings:
+            if not worker.plane.ready:
+                await self._scheduler.ring(min(left_s, SLICE_S))
+            await worker.fetch(most, 0.0)
+            return
         if not self.manual and (not worker.fetches or core.rebalancing or not self._settled):
             if not core.application.attention:
                 await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.fetches else slice_s)
@@ -354,7 +359,13 @@ class Engine:
         leased_until = self.core.lease.until
         await self._apply()
         if not self.worker.ready:
-            await self.worker.fetch(most, min(timeout_s, SLICE_S))
+            wait_s = min(timeout_s, SLICE_S)
+            if self.worker.plane.rings:
+                if wait_s > 0 and not self.worker.plane.ready:
+                    # News of the group is not processed here, so only the bell ends this wait.
+                    await self._scheduler.bell(wait_s)
+                wait_s = 0.0
+            await self.worker.fetch(most, wait_s)
         return bool(self.worker.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:

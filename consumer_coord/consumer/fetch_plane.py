@@ -33,8 +33,15 @@ logger: Final = get_logger(__name__)
 _TAKE_BYTES = 16 << 20
 
 
-@attrs.define
-class _Reading:
+#: The serial number of a reading that an event has ended.
+ENDED: Final = 0
+
+
+@attrs.define(eq=False)
+class Reading:
+    """One assignment of a partition."""
+
+    #: The number of its present Fetches; 0 before them.
     serial: int
     #: The position after the last chunk taken; None before the first chunk.
     position: OffsetAndMetadata | None = None
@@ -45,6 +52,8 @@ class _Reading:
 
 class FetchPlane:
     """A :class:`~consumer_coord.consumer.data_plane.DataPlane` over a fetcher; created and used on the coordinator's loop."""
+
+    rings = False
 
     def __init__(
         self,
@@ -66,7 +75,7 @@ class FetchPlane:
         self._topic_id = topic_id
         self._wake = wake
         self._serial = 0
-        self._readings: dict[TopicPartition, _Reading] = {}
+        self._readings: dict[TopicPartition, Reading] = {}
 
     def close_with(self, consumer: object) -> None:
         """Stop fetching when a consumer that was not closed is garbage-collected."""
@@ -79,7 +88,11 @@ class FetchPlane:
         """Wait at most ``wait_s`` seconds for records, then pass the available chunks to ``sink``; ``most`` is ignored."""
         if wait_s > 0:
             await self._fetcher.wait(Deadline.after(wait_s * 1000))
-        sink(self._take())
+        found = self._take(_TAKE_BYTES)
+        for one in found:
+            if isinstance(one, Chunk):
+                self._readings[one.at].taken.append(one.next_offset)
+        sink(found)
 
     @property
     def ready(self) -> bool:
@@ -103,7 +116,7 @@ class FetchPlane:
         # Sorted, so that the same history sends the same requests.
         for partition, at in sorted(positions.items()):
             self._serial += 1
-            self._readings[partition] = _Reading(self._serial)
+            self._readings[partition] = Reading(self._serial)
             topic_id = self._topic_id(partition) or ZERO_UUID
             starts[partition] = FetchStart(self._serial, at.offset, at.leader_epoch, topic_id)
         self._fetcher.assign(starts)
@@ -148,9 +161,10 @@ class FetchPlane:
 
     # -- responses ----------------------------------------------------------------------------------------------------
 
-    def _take(self) -> list[Any]:
+    def _take(self, max_bytes: int) -> list[Any]:
+        """Return chunks and events of the current readings, in order of arrival."""
         found: list[Any] = []
-        for item in self._fetcher.take(_TAKE_BYTES):
+        for item in self._fetcher.take(max_bytes):
             reading = self._readings.get(item.partition)
             if reading is None or reading.serial != item.serial:
                 continue
@@ -158,7 +172,6 @@ class FetchPlane:
                 found.extend(self._ended(item))
                 continue
             reading.position = OffsetAndMetadata(item.next_offset, item.leader_epoch)
-            reading.taken.append(item.next_offset)
             found.append(Chunk(item.partition, item.offset, item, self._check_crcs, self._read_committed))
         return found
 
@@ -172,15 +185,20 @@ class FetchPlane:
             # A position inside a response has the epoch of the response's last batch. This epoch may end after the position, so
             # continue at the smaller of the two offsets.
             resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
-            return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
+            failure = PartitionError(stopped.error, True, resume_at)
+            return [PartitionEnded(stopped.partition, stopped.offset, failure, stopped.serial)]
         error = stopped.error
         if stopped.reason is StopReason.UNREADABLE:
             error = UnreadableRecordError(*stopped.partition, stopped.offset, str(stopped.error))
             error.__cause__ = stopped.error
-        # The consumer assigns the partition again after it has raised the error.
-        del self._readings[stopped.partition]
-        self._fetcher.unassign([stopped.partition])
-        return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]
+        ended = PartitionEnded(stopped.partition, stopped.offset, PartitionError(error), stopped.serial)
+        self._refused(ended)
+        return [ended]
+
+    def _refused(self, ended: PartitionEnded) -> None:
+        """Forget a partition that cannot be read. The consumer assigns it again after it has raised the error."""
+        del self._readings[ended.at]
+        self._fetcher.unassign([ended.at])
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher, pid: int) -> None:

@@ -48,15 +48,18 @@ from consumer_coord.confluent.rows import (
 )
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
-from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer import chunks, group_metadata
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.look_ups import LookUps
+from consumer_coord.consumer.message_plane import MessagePlane, reads_with_librdkafka
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
@@ -91,6 +94,7 @@ _MADE_OF = (
     "_engine",
     "_worker",
     "_librdkafka",
+    "_source",
     "_settings",
     "_lease_clock",
     "_deliveries",
@@ -156,8 +160,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         with kafka_exceptions():
             auto_store = flag(settings, "enable.auto.offset.store", default=True)
             self._coordinator = BlockingCoordinator(settings, assignors=assignors, needs_brokers=False)
+            fetches = reads_with_librdkafka(self._coordinator.config)
             try:
-                self._librdkafka = Librdkafka(self._coordinator.config.librdkafka, **handed_over)
+                self._librdkafka = Librdkafka(self._coordinator.config.librdkafka, fetches=fetches, **handed_over)
             except BaseException:
                 self._coordinator.close()
                 raise
@@ -168,7 +173,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        self._engine = self._coordinator.call(self._make_engine(auto_store))
+        self._source = self._librdkafka
+        self._engine = self._coordinator.call(self._make_engine(auto_store, fetches))
         self._refusals = Refusals(self._librdkafka.settings)
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
@@ -189,23 +195,36 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
 
-    def _make_engine(self, auto_store: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
+    def _make_engine(self, auto_store: bool, librdkafka_fetches: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
         """Return the coroutine function that creates the engine on the loop."""
         settings, reports_automatic = self._settings, self._on_commit is not None
 
         async def make() -> Engine:
-            return Engine(
+            scheduler = Scheduler(self._core, other_threads=True)
+            plane: DataPlane = OnCaller(self._librdkafka)
+            if not librdkafka_fetches:
+                plane = self._source = MessagePlane.of(self._core, settings, lambda: self._engine.table, scheduler)
+                plane.close_with(self)
+            engine = Engine(
                 self._core,
-                OnCaller(self._librdkafka),
-                Scheduler(self._core, other_threads=True),
-                reset=ResetPolicy(settings.auto_offset_reset, settings.read_committed, checks_commits=True),
-                is_out_of_range=is_out_of_range,
+                plane,
+                scheduler,
+                reset=ResetPolicy(
+                    settings.auto_offset_reset,
+                    settings.read_committed,
+                    checks_commits=True,
+                    keeps_epochs=not librdkafka_fetches,
+                ),
+                is_out_of_range=is_out_of_range if librdkafka_fetches else chunks.is_out_of_range,
                 call=self._call,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
                 auto_store=auto_store,
                 reports_automatic=reports_automatic,
             )
+            if isinstance(plane, MessagePlane):
+                self._look_ups = LookUps(engine, plane)
+            return engine
 
         return make
 
@@ -241,7 +260,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and yield the turn to other threads."""
-        if self._arrow is not None and self._librdkafka.is_open:
+        if self._look_ups is not None and self._librdkafka.is_open:
             await BlockingCall.on_caller(self._librdkafka.serve)
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -402,7 +421,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _fetch(self, most: int) -> list[Message]:
         """Return librdkafka's available messages. The caller has set the worker's ``busy``, which an interrupt leaves set."""
         began = time.monotonic()
-        messages: list[Message] = self._librdkafka.take(most)
+        messages: list[Message] = self._source.take(most)
         if messages:
             application = self._core.application
             application.poll_times.record(began, application.calls)
@@ -421,7 +440,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Wait once for a message, because the last wait found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
         # makes few calls, and touches few objects.
-        application, worker, librdkafka, quiet = self._application, self._worker, self._librdkafka, self._quiet
+        application, worker, source, quiet = self._application, self._worker, self._source, self._quiet
         began = time.monotonic()
         if timeout is None or not 0 < timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
             return timeout
@@ -429,54 +448,60 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         # If the wait is interrupted, these values remain, so the next poll checks everything.
         self._quiet, worker.busy = False, True
         if self._fetches:
-            first = librdkafka.handle.poll(timeout)
+            messages = source.wait(MOST_READY, timeout)
         else:
-            self._wait_for_group(timeout)
-            first, waited_s = librdkafka.handle.poll(0), min(timeout, time.monotonic() - began)
+            self._wait_for_bell(timeout)
+            messages, waited_s = source.wait(MOST_READY, 0), min(timeout, time.monotonic() - began)
         application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
-        if first is None:
-            self._quiet, worker.busy = quiet, False
+        if messages:
+            self._arrived(messages)
         else:
-            self._arrived(librdkafka.with_others(first, MOST_READY))
-        if librdkafka.reported:
-            application.look_again()
+            self._quiet, worker.busy = quiet, False
+        self._serve()
         return timeout - waited_s
 
-    def _wait_for_group(self, timeout: float) -> None:
-        """While there is nothing to fetch, wait for news of the group, because news cannot end a wait of librdkafka."""
+    def _wait_for_bell(self, timeout: float) -> None:
+        """Wait for news of the group, or for records of this package's Fetch; neither can end a wait of librdkafka."""
         application = self._application
         application.bell.clear()
-        if not application.attention:
+        if not (application.attention or self._engine.worker.plane.ready):
             application.bell.wait(timeout)
+
+    def _serve(self) -> None:
+        """Make the next step on the loop call the callbacks for librdkafka's events."""
+        if self._look_ups is not None:
+            self._librdkafka.serve()
+        if self._librdkafka.reported:
+            self._application.look_again()
 
     def _look(self, timeout: float | None) -> float | None:
         """Take available messages; if there are none, wait for a message. Return the remaining time, in seconds."""
-        if not self._librdkafka.dry or timeout == 0:
+        if not self._source.dry or timeout == 0:
             self._worker.busy = True
             self._arrived(self._fetch(MOST_READY))
         return timeout if timeout == 0 or self._worker.ready else self._wait(1, MOST_READY, timeout)
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait until ``least`` messages are ready, other work is pending, or ``timeout`` ends; return the remaining seconds."""
-        application, worker, librdkafka = self._application, self._worker, self._librdkafka
+        application, worker, source = self._application, self._worker, self._source
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
         ends = began + left_s
-        self._fetches = worker.fetches
+        # A wait in librdkafka is for records alone; every other wait is for the bell.
+        self._fetches = worker.fetches and not worker.plane.rings
         while True:
             news = application.news
             self._quiet, worker.busy = False, True
             slice_s = min(left_s, self._engine.slice_s())
             if not self._fetches:
-                self._wait_for_group(slice_s)
+                self._wait_for_bell(slice_s)
                 slice_s = 0.0
-            messages = librdkafka.fetch(most - len(worker.ready), slice_s)
+            messages = source.fetch_now(most - len(worker.ready), slice_s)
             if messages:
                 self._arrived(messages)
             else:
                 worker.busy = False
-            if librdkafka.reported:
-                application.look_again()
+            self._serve()
             left_s = ends - time.monotonic()
             if self._outcomes.news and left_s > 0:
                 self._report_outcomes()
@@ -490,7 +515,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""
         self._check_open()
-        self._librdkafka.require()
         self._reads_messages = True
         self._deliveries.finish(get_ident())
         if self._take_notes():
@@ -538,7 +562,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Return messages for a poll inside a callback, without processing changes of the group."""
         if self._arrow is not None:
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
-        self._librdkafka.require()
         me, ends = get_ident(), time.monotonic() + seconds(timeout, FOREVER_S)
         self._deliveries.finish(me)
         while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
@@ -713,8 +736,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
         self._check_open("Handle has been closed")
-        if (arrow := self._arrow) is not None:
-            return self._looked_up(lambda: arrow.look_ups.list_topics(topic, timeout))
+        if (look_ups := self._look_ups) is not None:
+            return self._looked_up(lambda: look_ups.list_topics(topic, timeout))
 
         def ask() -> Any:
             if topic is None:
@@ -732,8 +755,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
 
         async def encode() -> Any:
-            if self._engine.manual:
+            if self._engine.manual and self._look_ups is None:
                 return self._handle.consumer_group_metadata()
+            if self._engine.manual:
+                return group_metadata.unfenced(self._core.config.group_id)
             state = await self._core.hold_joins()
             return group_metadata.encode(self._core.config.group_id, state, self._core.config.group_instance_id)
 
@@ -810,8 +835,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._engine.closing = True
             self._core.application.look_again()
             try:
-                if self._arrow is not None:
-                    await self._arrow.plane.close()
+                await self._engine.worker.plane.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:
                 self._closed = True

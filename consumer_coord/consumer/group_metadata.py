@@ -22,13 +22,22 @@ def encode(group_id: str, state: Generation, instance_id: str | None) -> bytes:
     """
     if state.generation_id < 0:
         raise FatalError("no group metadata outside the group: poll until partitions are assigned, then begin a transaction")
+    return _bytes(group_id, state.generation_id, state.member_id, instance_id)
+
+
+def unfenced(group_id: str) -> bytes:
+    """Return the bytes for a manual assignment, as librdkafka does: no generation, so the broker fences nothing."""
+    return _bytes(group_id, -1, "", None)
+
+
+def _bytes(group_id: str, generation_id: int, member_id: str, instance_id: str | None) -> bytes:
     instance = b"\x01" if instance_id is None else b"\x00" + instance_id.encode() + b"\x00"
     return b"".join(
         (
             _MAGIC,
-            struct.pack("=i", state.generation_id),
+            struct.pack("=i", generation_id),
             group_id.encode() + b"\x00",
-            state.member_id.encode() + b"\x00",
+            member_id.encode() + b"\x00",
             instance,
         )
     )

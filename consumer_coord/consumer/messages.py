@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from consumer_coord.columns.rows import Messages
-from consumer_coord.confluent.types import Message
+from consumer_coord.confluent.kafka_exceptions import to_kafka_error
+from consumer_coord.confluent.types import TIMESTAMP_NOT_AVAILABLE, Message
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.topic_partition import TopicPartition
 
 
 def rebuild(*fields: Any) -> Any:
@@ -15,3 +18,10 @@ def rebuild(*fields: Any) -> Any:
 
 #: Creates messages for every consumer of the process.
 MESSAGES: Final = Messages(Message, rebuild)
+
+
+def error_message(partition: TopicPartition, offset: int, error: CoordinatorError) -> Any:
+    """Return the message by which a poll tells why a partition cannot be read at an offset. Its value is the error's text."""
+    converted = to_kafka_error(error)
+    text, without_time = converted.str().encode(), (TIMESTAMP_NOT_AVAILABLE, -1)
+    return MESSAGES.create(*partition, offset, None, text, None, converted, without_time, None, None, None)

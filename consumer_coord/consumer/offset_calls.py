@@ -30,6 +30,8 @@ from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.look_ups import LookUps
+from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.turns import T, Turns
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Entry
@@ -54,8 +56,12 @@ class OffsetCalls(Turns):
     _engine: Engine
     _librdkafka: Librdkafka
     _on_commit: Callable[[Any, Rows], object] | None
-    #: The state of consume_arrow; None while librdkafka fetches the records.
+    #: What fetches messages, as the application's thread uses it.
+    _source: Librdkafka | MessagePlane
+    #: The state of consume_arrow; None before its first call.
     _arrow: ArrowReads | None = None
+    #: Look-ups without librdkafka; None while librdkafka fetches the records.
+    _look_ups: LookUps | None = None
 
     @property
     def _handle(self) -> Any:
@@ -152,7 +158,7 @@ class OffsetCalls(Turns):
         def caught_up() -> T:
             worker = self._engine.worker
             if self._arrow is None and worker.assigned and not worker.busy:
-                worker.passed(self._librdkafka.positions(worker.assigned))
+                worker.passed(self._source.positions_now(worker.assigned))
             return work()
 
         return self._use(caught_up)
@@ -185,9 +191,9 @@ class OffsetCalls(Turns):
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
-        if (arrow := self._arrow) is not None:
+        if (look_ups := self._look_ups) is not None:
             (one,) = checked_rows([partition])
-            return self._looked_up(lambda: arrow.look_ups.watermarks(one, timeout, cached))
+            return self._looked_up(lambda: look_ups.watermarks(one, timeout, cached))
         limit = {} if timeout is None else {"timeout": timeout}
 
         def ask() -> tuple[int, int] | None:
@@ -198,16 +204,16 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def _looked_up(self, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a look-up of a consumer that reads columns on the loop; this also works while another thread polls."""
+        """Run a look-up without librdkafka on the loop; this also works while another thread polls."""
         self._check_open()
         with drop_in_exceptions():
             return self._coordinator.call(look_up)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
-        if (arrow := self._arrow) is not None:
+        if (look_ups := self._look_ups) is not None:
             wanted = checked_rows(partitions)
-            return self._looked_up(lambda: arrow.look_ups.offsets_for_times(wanted, timeout))
+            return self._looked_up(lambda: look_ups.offsets_for_times(wanted, timeout))
 
         def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]

@@ -81,6 +81,11 @@ class Scheduler:
         """Call a function after ``delay_s`` seconds; the function must have no reference to the consumer."""
         self._loop.call_later(delay_s, function)
 
+    def records_arrived(self) -> None:
+        """Wake the application, because records arrived; on the loop."""
+        self._core.application.bell.set()
+        self._bell.set()
+
     def _ring_from_anywhere(self) -> None:
         self._core.application.bell.set()
         # The loop may already be closed when the interpreter exits.
@@ -96,6 +101,10 @@ class Scheduler:
             await asyncio.sleep(0)
         else:
             await self._bell.wait(timeout_s)
+
+    async def bell(self, timeout_s: float) -> None:
+        """Wait until something new happens, at most ``timeout_s`` seconds; changes of the group that wait do not count."""
+        await self._bell.wait(timeout_s)
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
         """Await ``work`` in a task whose context marks it as a callback; the task continues if the caller is cancelled.

@@ -254,10 +254,13 @@ class Worker:
                 continue
             # An event about a look-up that librdkafka made has no offset.
             offset = event.offset()
-            verdict = judge(OFFSET_INVALID if offset is None else offset, one.fetch_position.offset)
+            verdict = self._verdict(OFFSET_INVALID if offset is None else offset, one)
             why = OutOfRange(event.error().str(), verdict, getattr(event.error(), "resume_at", None))
             found[partition] = one._replace(ended=why)
         return found
+
+    def _verdict(self, offset: int, cursor: Cursor) -> Verdict:
+        return judge(offset, cursor.fetch_position.offset)
 
     def all_records(self, batch: Sequence[Any]) -> bool:
         """Return whether a batch contains no event."""
@@ -370,6 +373,21 @@ class Worker:
             if message.error() is None:
                 waiting.setdefault((message.topic(), message.partition()), message)
         return waiting
+
+
+class FetchWorker(Worker):
+    """The worker for this package's own Fetch requests.
+
+    A fetch on the loop loses nothing if it is cancelled, and the serial numbers of readings show which reading an event is
+    about.
+    """
+
+    async def fetch(self, most: int, wait_s: float) -> None:
+        """Take records into :attr:`ready`; wait at most ``wait_s`` seconds for the first ones."""
+        await self.plane.fetch(most, wait_s, self.arrived)
+
+    def _verdict(self, offset: int, cursor: Cursor) -> Verdict:
+        return Verdict.CURRENT
 
 
 def _assigned(cursors: Mapping[TopicPartition, Cursor]) -> bool:

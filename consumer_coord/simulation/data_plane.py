@@ -122,6 +122,9 @@ class SimulatedPlane:
     Like ``Threaded``, the plane runs one call at a time.
     """
 
+    rings = False
+    ready = False
+
     def __init__(self, process: Process, brokers: SimulatedCluster, random: Random, config: PlaneConfig | None = None) -> None:
         self.config: PlaneConfig = config or PlaneConfig()
         self.closed: bool = False

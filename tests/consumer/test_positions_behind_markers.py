@@ -60,7 +60,7 @@ def read_to_the_end(one: KeepingConsumer, count: int = 3) -> None:
 
 
 def has_passed(one: KeepingConsumer | AsyncGroupConsumer) -> bool:
-    at = librdkafka(one).positions([PARTITION]).get(PARTITION)
+    at = librdkafka(one).positions_now([PARTITION]).get(PARTITION)
     return at is not None and at.offset == END
 
 

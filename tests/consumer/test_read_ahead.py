@@ -94,11 +94,11 @@ class _Handle:
 def test_a_wait_that_a_message_ends_takes_what_came_with_it() -> None:
     plane = Librdkafka({"group.id": "g"})
     real, plane.handle = plane.handle, _Handle()
-    assert plane.fetch(3, 1.0) == []
+    assert plane.fetch_now(3, 1.0) == []
     plane.handle.waiting = ["a", "b", "c", "d", "e"]
     assert plane.dry
-    assert plane.fetch(3, 1.0) == ["a", "b", "c"]
-    assert plane.fetch(1, 1.0) == ["d"]
+    assert plane.fetch_now(3, 1.0) == ["a", "b", "c"]
+    assert plane.fetch_now(1, 1.0) == ["d"]
     real.close()
 
 
@@ -178,7 +178,7 @@ def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    fetch = Librdkafka.fetch
+    fetch = Librdkafka.fetch_now
 
     def producing(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
         waits.append(wait_s)
@@ -190,7 +190,7 @@ def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
         one.subscribe(["orders"])
         take(one, 2 * COUNT)
         _until_a_poll_finds_nothing(one)
-        monkeypatch.setattr(Librdkafka, "fetch", producing)
+        monkeypatch.setattr(Librdkafka, "fetch_now", producing)
         message = one.poll(DEADLINE_S)
         assert message is not None
         assert message.value() == b"late"
@@ -328,7 +328,7 @@ def test_waits_for_messages_are_short_while_a_commit_is_under_way(
     asked: list[int] = []
     #: Whether the outcome of a commit was pending, and the length of each wait for messages.
     waits: list[tuple[bool, float]] = []
-    fetch = Librdkafka.fetch
+    fetch = Librdkafka.fetch_now
 
     def noting(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
         waits.append((len(told) < len(asked), wait_s))
@@ -340,7 +340,7 @@ def test_waits_for_messages_are_short_while_a_commit_is_under_way(
     with consumer(kafka, enable_auto_commit=False, heartbeat_interval_ms=3_000, on_commit=on_commit) as one:
         one.subscribe(["orders"])
         take(one, 2 * COUNT)
-        monkeypatch.setattr(Librdkafka, "fetch", noting)
+        monkeypatch.setattr(Librdkafka, "fetch_now", noting)
         for offset in range(20):
             asked.append(offset)
             one.commit(offsets=[row(0, offset)])

@@ -79,8 +79,10 @@ class Librdkafka:
     messages (:meth:`events`).
     """
 
-    def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any], *, fetches: bool = True, **keywords: Any) -> None:
+        """Check the settings, and create the handle: if it ``fetches`` the messages, or the settings have callbacks."""
         self.settings = settings
+        needed = own_because is None and (fetches or self._has_callbacks)
         #: The arguments of librdkafka's callbacks since the last :meth:`events`.
         self.reported: deque[Any] = deque(maxlen=_MOST_EVENTS)
         #: True if the last wait returned no message, so that probably no message is available.
@@ -91,24 +93,30 @@ class Librdkafka:
         self._asked_until: dict[str, float] = {}
         #: True after the first assignment. From then on, a Fetch may be in flight.
         self._has_fetched = False
-        made = self._prepared(settings)
+        made = self._prepared(settings, needed)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
         self._made_of = made, keywords
         #: librdkafka's handle; after :meth:`release`, the next use creates another handle.
-        self.handle: Any = self._make() if own_because is None else _Released(self)
+        self.handle: Any = self._make() if needed else _Released(self)
         _planes.add(self)
         #: Whether librdkafka reports that it has reached the end of a partition. After another assignment of the partition,
         #: librdkafka reports the end again.
         self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
-    def _prepared(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of the handle; without librdkafka, which would check their names, check them."""
-        if own_because is not None:
+    @property
+    def _has_callbacks(self) -> bool:
+        return any(self.settings.get(name) is not None for name in (*_CALLBACKS, "oauth_cb"))
+
+    def _prepared(self, settings: Mapping[str, Any], needed: bool) -> dict[str, Any]:
+        """Return the settings of the handle. Check their names if there is no handle, which would check them."""
+        silent = [name for name in _CALLBACKS if settings.get(name) is not None]
+        if own_because is not None and silent:
+            logger.warning("without confluent-kafka 2.x, %s: never called", ", ".join(silent))
+        if not needed:
             refuse_unknown(settings)
-            if silent := [name for name in _CALLBACKS if settings.get(name) is not None]:
-                logger.warning("without confluent-kafka 2.x, %s: never called", ", ".join(silent))
+        if own_because is not None:
             return dict(settings)
         # list_topics() imports this module in C code, which turns Ctrl-C during the import into an ImportError.
         importlib.import_module("confluent_kafka.admin")
@@ -153,7 +161,7 @@ class Librdkafka:
 
         If the application has callbacks for librdkafka's events, the handle remains.
         """
-        if all(self.settings.get(name) is None for name in (*_CALLBACKS, "oauth_cb")):
+        if not self._has_callbacks:
             self.handle = _Released(self)
 
     def close(self) -> None:
@@ -186,7 +194,7 @@ class Librdkafka:
             self.dry = False
         return messages
 
-    def fetch(self, most: int, wait_s: float) -> list[Any]:
+    def fetch_now(self, most: int, wait_s: float) -> list[Any]:
         """Wait for one message, then return all available messages; ``consume()`` would wait for ``most`` messages."""
         if wait_s <= 0 or not self.dry:
             messages = self.take(most)
@@ -196,6 +204,11 @@ class Librdkafka:
         # truncates the time to whole milliseconds: with a time below 1 ms it would not wait, and the caller would spin.
         first = self.handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
         self.dry = first is None
+        return [] if first is None else self.with_others(first, most)
+
+    def wait(self, most: int, wait_s: float) -> list[Any]:
+        """Wait for one message, at most ``wait_s`` seconds, then return all available messages; with no other call."""
+        first = self.handle.poll(wait_s)
         return [] if first is None else self.with_others(first, most)
 
     def with_others(self, first: Any, most: int) -> list[Any]:
@@ -295,7 +308,7 @@ class Librdkafka:
         """Stop reading these partitions."""
         self.handle.incremental_unassign(rows(partitions))
 
-    def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def positions_now(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the position after each partition's last message; omit partitions without a message."""
         found = self.handle.position(rows(partitions))
         return {
@@ -325,6 +338,9 @@ class OffLoop:
 
     Calls run one at a time in the order of their start, even if the task that awaits a call is cancelled.
     """
+
+    rings = False
+    ready = False
 
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._kafka = librdkafka
@@ -376,7 +392,7 @@ class OffLoop:
 
     def _wait(self, most: int, wait_s: float) -> list[Any]:
         """Wait for messages on the other thread."""
-        return self._kafka.fetch(most, wait_s)
+        return self._kafka.fetch_now(most, wait_s)
 
     async def wait_idle(self) -> None:
         if self._last is not None and not self._last.done():
@@ -404,7 +420,7 @@ class OffLoop:
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = tuple(partitions)
-        return await self._here(lambda: self._kafka.positions(wanted))
+        return await self._here(lambda: self._kafka.positions_now(wanted))
 
     async def assignment(self) -> frozenset[TopicPartition]:
         return await self._here(self._kafka.assignment)
@@ -443,9 +459,9 @@ class Threaded(OffLoop):
         self.next_wait_s: Callable[[], float] = _end_of_wait
 
     def _wait(self, most: int, wait_s: float) -> list[Any]:
-        messages = self._kafka.fetch(most, wait_s)
+        messages = self._kafka.fetch_now(most, wait_s)
         while not messages and (next_s := self.next_wait_s()) > 0:
-            messages = self._kafka.fetch(most, next_s)
+            messages = self._kafka.fetch_now(most, next_s)
         return messages
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
