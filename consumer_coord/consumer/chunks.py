@@ -66,6 +66,13 @@ class PartitionEnded(Span):
         return self.failure
 
 
+@attrs.frozen(eq=False)
+class PartitionEof(Span):
+    """An event between the chunks: the log ended at ``start`` when the last Fetch was answered."""
+
+    serial: int
+
+
 @attrs.define(eq=False)
 class Chunk(Span):
     """Records of one partition in one Fetch response. ``start`` is the position of the next record to deliver."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.config import Config
-from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionError
+from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionEof, PartitionError
 from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, Stopped, StopReason
 from consumer_coord.net.cluster import ClusterClient
@@ -63,15 +63,16 @@ class FetchPlane:
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         wake: Callable[[], object],
         on_ready: Callable[[], object],
+        reports_ends: bool = False,
     ) -> None:
         """Create the data plane.
 
         ``topic_id`` returns a partition's topic id, ``wake`` makes the engine check again, and ``on_ready`` is called on the
-        loop when there is something new to fetch.
+        loop when there is something new to fetch. ``reports_ends``: whether a fetch also returns :class:`PartitionEof`.
         """
         self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
-        self._fetcher = Fetcher(cluster, FetchConfig.of(config), on_ready=on_ready)
+        self._fetcher = Fetcher(cluster, FetchConfig.of(config), on_ready=on_ready, reports_ends=reports_ends)
         self._topic_id = topic_id
         self._wake = wake
         self._serial = 0
@@ -170,6 +171,9 @@ class FetchPlane:
                 continue
             if isinstance(item, Stopped):
                 found.extend(self._ended(item))
+                continue
+            if not item.records:
+                found.append(PartitionEof(item.partition, item.offset, item.serial))
                 continue
             reading.position = OffsetAndMetadata(item.next_offset, item.leader_epoch)
             found.append(Chunk(item.partition, item.offset, item, self._check_crcs, self._read_committed))

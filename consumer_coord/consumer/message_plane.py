@@ -21,10 +21,10 @@ from consumer_coord.columns import CompletedFetch, UnreadableRecordError
 from consumer_coord.columns.rows import Rows, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.confluent.types import own_because
-from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionError
+from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionEof, PartitionError
 from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.fetch_plane import ENDED, FetchPlane, Reading
-from consumer_coord.consumer.messages import MESSAGES, error_message
+from consumer_coord.consumer.messages import MESSAGES, eof_message, error_message
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import CoordinatorError
@@ -32,6 +32,7 @@ from consumer_coord.fetch import FetchStart
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.settings import as_boolean
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID
 
@@ -65,17 +66,18 @@ class MessagePlane(FetchPlane):
         topic_id: Callable[[TopicPartition], uuid.UUID | None],
         wake: Callable[[], object],
         on_ready: Callable[[], object],
+        reports_ends: bool = False,
     ) -> None:
         """See :class:`FetchPlane`; ``on_ready`` is called on the loop when a call of :meth:`take` may return something new."""
-        super().__init__(cluster, config, topic_id=topic_id, wake=wake, on_ready=self._refill)
+        super().__init__(cluster, config, topic_id=topic_id, wake=wake, on_ready=self._refill, reports_ends=reports_ends)
         self._loop = asyncio.get_running_loop()
         self._tell = on_ready
-        self._queue: deque[Chunk | PartitionEnded] = deque()
+        self._queue: deque[Chunk | PartitionEnded | PartitionEof] = deque()
         #: The decoder of the first chunk, and its messages that were decoded and not taken.
         self._decoder: CompletedFetch | None = None
         self._rows: Rows | None = None
         #: The event that was returned last; it stays in the queue until the next call.
-        self._told: PartitionEnded | None = None
+        self._told: PartitionEnded | PartitionEof | None = None
         #: Partition -> the position after the last chunk that left the queue.
         self._behind: dict[TopicPartition, OffsetAndMetadata] = {}
         #: Bytes of batches that were ever added to the queue (on the loop), and removed from it.
@@ -104,8 +106,14 @@ class MessagePlane(FetchPlane):
             one = table().get(partition)
             return None if one is None else one.topic_id
 
-        application = core.application
-        return cls(core.cluster, config, topic_id=topic_id, wake=application.wake, on_ready=scheduler.records_arrived)
+        return cls(
+            core.cluster,
+            config,
+            topic_id=topic_id,
+            wake=core.application.wake,
+            on_ready=scheduler.records_arrived,
+            reports_ends=as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False)),
+        )
 
     # -- on the thread that takes -------------------------------------------------------------------------------------
 
@@ -124,9 +132,10 @@ class MessagePlane(FetchPlane):
             if chunk is self._told or reading is None or reading.serial != chunk.serial:
                 self._remove(chunk)
                 continue
-            if isinstance(chunk, PartitionEnded):
+            if not isinstance(chunk, Chunk):
                 if found:
                     break
+                self._told = chunk
                 found = self._event(chunk, reading)
                 continue
             rows = self._rows or self._decode(chunk)
@@ -154,7 +163,7 @@ class MessagePlane(FetchPlane):
             self._removed += chunk.size
         return self._rows
 
-    def _remove(self, chunk: Chunk | PartitionEnded) -> None:
+    def _remove(self, chunk: Chunk | PartitionEnded | PartitionEof) -> None:
         """Remove the first item of the queue."""
         self._rows = None
         self._queue.popleft()
@@ -176,9 +185,10 @@ class MessagePlane(FetchPlane):
             chunk.start = rows.next_offset
             self._rows = None
 
-    def _event(self, ended: PartitionEnded, reading: Reading) -> list[Any]:
+    def _event(self, ended: PartitionEnded | PartitionEof, reading: Reading) -> list[Any]:
         """Return the event for the worker, or the message with an error for the application; nothing if it is no news."""
-        self._told = ended
+        if isinstance(ended, PartitionEof):
+            return [eof_message(ended.at, ended.start)]
         if ended.failure.out_of_range:
             return [ended]
         # No later chunk of this reading counts, because the partition is fetched again from here.

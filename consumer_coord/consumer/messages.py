@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from consumer_coord.columns.rows import Messages
 from consumer_coord.confluent.kafka_exceptions import to_kafka_error
-from consumer_coord.confluent.types import TIMESTAMP_NOT_AVAILABLE, Message
+from consumer_coord.confluent.types import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.topic_partition import TopicPartition
 
@@ -22,6 +22,14 @@ MESSAGES: Final = Messages(Message, rebuild)
 
 def error_message(partition: TopicPartition, offset: int, error: CoordinatorError) -> Any:
     """Return the message by which a poll tells why a partition cannot be read at an offset. Its value is the error's text."""
-    converted = to_kafka_error(error)
-    text, without_time = converted.str().encode(), (TIMESTAMP_NOT_AVAILABLE, -1)
-    return MESSAGES.create(*partition, offset, None, text, None, converted, without_time, None, None, None)
+    return _event(partition, offset, to_kafka_error(error))
+
+
+def eof_message(partition: TopicPartition, offset: int) -> Any:
+    """Return the message by which a poll tells that a partition has no records at and after an offset."""
+    return _event(partition, offset, KafkaError(KafkaError._PARTITION_EOF, f"Reached end of partition at offset {offset}"))
+
+
+def _event(partition: TopicPartition, offset: int, error: KafkaError) -> Any:
+    text, without_time = error.str().encode(), (TIMESTAMP_NOT_AVAILABLE, -1)
+    return MESSAGES.create(*partition, offset, None, text, None, error, without_time, None, None, None)

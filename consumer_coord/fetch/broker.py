@@ -435,6 +435,8 @@ class BrokerFetches:
             state, row = states[partition], rows.get(partition)
             if state.offset == wanted.offset and (row is None or row.error_code == codes.NONE):
                 state.end_offset = state.offset
+                if row is None:
+                    state.owner.reach_end(state)
 
     def _take_row(
         self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint], address: str
@@ -468,6 +470,8 @@ class BrokerFetches:
             self._take_records(state, row, row.records, address)
         else:
             state.failures = 0
+        if state.at_end and owner.is_current(state) and state.preferred is None:
+            owner.reach_end(state)
 
     def _take_records(self, state: FetchState, row: PartitionData, records: bytes | memoryview, address: str) -> None:
         try:

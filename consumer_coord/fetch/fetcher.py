@@ -72,9 +72,17 @@ class Fetcher:
     """Fetches assigned partitions. Create and use a fetcher on one event loop, and end it with :meth:`close`."""
 
     def __init__(
-        self, cluster: ClusterClient, config: FetchConfig | None = None, *, on_ready: Callable[[], object] = lambda: None
+        self,
+        cluster: ClusterClient,
+        config: FetchConfig | None = None,
+        *,
+        on_ready: Callable[[], object] = lambda: None,
+        reports_ends: bool = False,
     ) -> None:
-        """Prepare the fetcher. On its loop, it calls ``on_ready`` when :meth:`take` has something new to return or to raise."""
+        """Prepare the fetcher. On its loop, it calls ``on_ready`` when :meth:`take` has something new to return or to raise.
+
+        ``reports_ends``: whether :meth:`take` also reports, once for each offset, that a position is at the end of its log.
+        """
         self.cluster = cluster
         self.config: FetchConfig = config or FetchConfig()
         self._states: dict[TopicPartition, FetchState] = {}
@@ -85,6 +93,7 @@ class Fetcher:
         self._buffer = Buffer()
         self._ready = Signal()
         self._on_ready = on_ready
+        self._reports_ends = reports_ends
         self._failure: CoordinatorError | None = None
         self._closed = False
         #: Whether a call was made since ``_used_at`` (loop's clock, in seconds), the number of calls that wait, and whether the
@@ -265,6 +274,15 @@ class Fetcher:
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
         self._buffer.add(state, stopped, 0, 0)
         self._announce()
+
+    def reach_end(self, state: FetchState) -> None:
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
+        if self._reports_ends and state.reported_end != state.offset:
+            state.reported_end = state.offset
+            at = {"offset": state.offset, "next_offset": state.offset, "leader_epoch": state.leader_epoch}
+            ends = {"high_watermark": state.end_offset, "last_stable_offset": state.end_offset, "log_start_offset": -1}
+            self._buffer.add(state, FetchedRecords(state.partition, state.serial, records=b"", aborted=(), **at, **ends), 0, 0)
+            self._announce()
 
     def place(self, state: FetchState) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""

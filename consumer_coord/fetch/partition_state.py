@@ -50,6 +50,9 @@ class Owner(Protocol):
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""
 
+    def reach_end(self, state: FetchState) -> None:
+        """Report that the position is at the end of the log, unless this was reported."""
+
     def fail(self, error: CoordinatorError) -> None:
         """Report an error that ended the Fetches from a broker."""
 
@@ -82,6 +85,8 @@ class FetchState:
     #: The offset from which a Fetch waits for new records, as last reported: the high watermark, or the last stable offset with
     #: ``read_committed``.
     end_offset: int = _UNKNOWN
+    #: The offset of the last report that the position is at the end of the log.
+    reported_end: int = _UNKNOWN
     #: The first offset and the high watermark in the last response; None before the first response.
     watermarks: tuple[int, int] | None = None
     #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.

@@ -82,7 +82,8 @@ class FetchedRecords:
 
     The first batch may begin before ``offset``. ``next_offset`` is the offset after the last batch, and ``leader_epoch`` is
     that batch's epoch. ``aborted``: with ``read_committed``, the aborted transactions as (producer id, first offset), in the
-    order of their first offsets. The records always include control batches.
+    order of their first offsets. The records always include control batches. Without bytes in ``records``, this is the report
+    that the log ends at ``offset``; see ``reports_ends`` of the fetcher.
     """
 
     partition: TopicPartition
