@@ -37,6 +37,8 @@ CASES = (
     "ours:consume",
     "confluent-kafka:poll",
     "ours:poll",
+    "ours-fetch:consume",
+    "ours-fetch:poll",
     "ours-no-lease:consume",
     "ours-no-lease:poll",
     "AIOConsumer:consume",
@@ -45,6 +47,10 @@ CASES = (
     "ours-async:poll",
     "ours-async:iterate",
     "ours-async:getmany",
+    "ours-async-fetch:consume",
+    "ours-async-fetch:poll",
+    "ours-async-fetch:iterate",
+    "ours-async-fetch:getmany",
     "kafka-python",
     "aiokafka",
 )
@@ -52,13 +58,17 @@ CASES = (
 GOALS = {
     "ours:consume": ("confluent-kafka:consume", 0.98),
     "ours:poll": ("confluent-kafka:poll", 1.03),
+    "ours-fetch:consume": ("confluent-kafka:consume", 3.0),
+    "ours-fetch:poll": ("confluent-kafka:poll", 3.0),
+    "ours-async-fetch:iterate": ("aiokafka", 2.0),
+    "ours-async-fetch:getmany": ("aiokafka", 2.0),
     "ours-no-lease:consume": ("confluent-kafka:consume", 0.98),
     "ours-no-lease:poll": ("confluent-kafka:poll", 1.03),
     "ours-async:consume": ("AIOConsumer:consume", 1.0),
     "ours-async:poll": ("AIOConsumer:poll", 1.0),
 }
 #: Cases of asyncio consumers that have confluent-kafka's interface.
-ASYNC = ("AIOConsumer", "ours-async")
+ASYNC = ("AIOConsumer", "ours-async", "ours-async-fetch")
 #: Cases that read fewer records, because they are ten times slower than the others.
 SLOW = (*PURE_PYTHON, "AIOConsumer:poll")
 _groups = itertools.count(1)
@@ -72,11 +82,17 @@ class Run:
     cpu_s_per_million: float
 
 
+def _own_fetch(case: str) -> bool:
+    """Return whether a case reads messages with this package's own Fetch."""
+    return "-fetch:" in case
+
+
 def _consumer(case: str, config: Mapping[str, Any]) -> Any:
     if case.startswith("ours"):
         from consumer_coord import GroupConsumer
 
-        return GroupConsumer({**config, "group.lease.enable": not case.startswith("ours-no-lease")})
+        ours = {"group.lease.enable": not case.startswith("ours-no-lease"), "librdkafka.enable": not _own_fetch(case)}
+        return GroupConsumer({**config, **ours})
     from confluent_kafka import Consumer
 
     return Consumer(dict(config))
@@ -214,7 +230,7 @@ def _read_async(
         else:
             from consumer_coord import AsyncGroupConsumer
 
-            consumer = AsyncGroupConsumer(dict(config))
+            consumer = AsyncGroupConsumer({**config, "librdkafka.enable": not _own_fetch(case)})
         await consumer.subscribe([topic])
         seen = await _ASYNC_WAYS[way](consumer, first, records)
         ended, used = time.monotonic(), time.process_time()

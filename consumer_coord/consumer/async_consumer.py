@@ -62,7 +62,7 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.librdkafka.statistics import OwnStatistics, completed
 from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.message_plane import MessagePlane, reads_with_librdkafka
 from consumer_coord.consumer.scheduler import Scheduler
@@ -202,7 +202,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             scheduler = self._scheduler = Scheduler(core)
             plane, own = self._plane, self._plane is None
             if plane is None:
-                plane = self._plane = MessagePlane.of(core, settings, lambda: made.table, scheduler)
+                plane = self._plane = MessagePlane.of(core, settings, scheduler)
                 plane.close_with(self)
             made = self._made = Engine(
                 core,
@@ -222,7 +222,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 reports_automatic=self._on_commit is not None,
             )
             if isinstance(plane, MessagePlane):
+                plane.serve(made)
                 self._look_ups = LookUps(made, plane)
+                if settings.librdkafka.get("stats_cb") is not None:
+                    self._statistics = OwnStatistics(settings.librdkafka, made, self._librdkafka.reported.append)
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.

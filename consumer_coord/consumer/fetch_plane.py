@@ -146,6 +146,10 @@ class FetchPlane:
         """Return the first offset and the high watermark in a partition's last response; None if there was no response."""
         return self._fetcher.watermarks(partition)
 
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        """Return figures of a partition for the statistics; see :meth:`~consumer_coord.fetch.Fetcher.queues`."""
+        return self._fetcher.queues(partition)
+
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def free(self, waiting: Iterable[Any]) -> None:

@@ -57,7 +57,7 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.librdkafka.statistics import OwnStatistics, completed
 from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.message_plane import MessagePlane, reads_with_librdkafka
 from consumer_coord.consumer.partitions import Phase
@@ -203,7 +203,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             scheduler = Scheduler(self._core, other_threads=True)
             plane: DataPlane = OnCaller(self._librdkafka)
             if not librdkafka_fetches:
-                plane = self._source = MessagePlane.of(self._core, settings, lambda: self._engine.table, scheduler)
+                plane = self._source = MessagePlane.of(self._core, settings, scheduler)
                 plane.close_with(self)
             engine = Engine(
                 self._core,
@@ -223,7 +223,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 reports_automatic=reports_automatic,
             )
             if isinstance(plane, MessagePlane):
+                plane.serve(engine)
                 self._look_ups = LookUps(engine, plane)
+                if settings.librdkafka.get("stats_cb") is not None:
+                    self._statistics = OwnStatistics(settings.librdkafka, engine, self._librdkafka.reported.append)
             return engine
 
         return make

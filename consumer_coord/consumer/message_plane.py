@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -69,7 +70,17 @@ class MessagePlane(FetchPlane):
         reports_ends: bool = False,
     ) -> None:
         """See :class:`FetchPlane`; ``on_ready`` is called on the loop when a call of :meth:`take` may return something new."""
-        super().__init__(cluster, config, topic_id=topic_id, wake=wake, on_ready=self._refill, reports_ends=reports_ends)
+        refill = weakref.WeakMethod(self._refill)
+        super().__init__(
+            cluster,
+            config,
+            topic_id=topic_id,
+            wake=wake,
+            on_ready=lambda: None if (method := refill()) is None else method(),
+            reports_ends=reports_ends,
+        )
+        #: Returns the engine's table.
+        self.table: Callable[[], Mapping[TopicPartition, Partition]] = dict
         self._loop = asyncio.get_running_loop()
         self._tell = on_ready
         self._queue: deque[Chunk | PartitionEnded | PartitionEof] = deque()
@@ -93,20 +104,14 @@ class MessagePlane(FetchPlane):
         self._reported: dict[TopicPartition, str] = {}
 
     @classmethod
-    def of(
-        cls,
-        core: ConsumerCoordinator,
-        config: Config,
-        table: Callable[[], Mapping[TopicPartition, Partition]],
-        scheduler: Scheduler,
-    ) -> MessagePlane:
-        """Return the plane of a consumer whose engine has this ``table``."""
+    def of(cls, core: ConsumerCoordinator, config: Config, scheduler: Scheduler) -> MessagePlane:
+        """Return the plane of a consumer; :attr:`table` must be set to its engine's before a partition is assigned."""
 
         def topic_id(partition: TopicPartition) -> uuid.UUID | None:
-            one = table().get(partition)
+            one = made.table().get(partition)
             return None if one is None else one.topic_id
 
-        return cls(
+        made = cls(
             core.cluster,
             config,
             topic_id=topic_id,
@@ -114,6 +119,12 @@ class MessagePlane(FetchPlane):
             on_ready=scheduler.records_arrived,
             reports_ends=as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False)),
         )
+        return made
+
+    def serve(self, engine: Any) -> None:
+        """Take topic ids from an engine, without a reference that would keep a consumer alive that is not closed."""
+        found = weakref.ref(engine)
+        self.table = lambda: {} if (one := found()) is None else one.table
 
     # -- on the thread that takes -------------------------------------------------------------------------------------
 

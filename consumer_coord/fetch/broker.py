@@ -455,6 +455,7 @@ class BrokerFetches:
             self._refused(state, step, row.error_code)
             return
         state.watermarks = row.log_start_offset, row.high_watermark
+        state.last_stable_offset = row.last_stable_offset
         state.end_offset = row.last_stable_offset if self._config.read_committed else row.high_watermark
         if row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
             state.failures = 0

@@ -66,6 +66,7 @@ logger: Final = get_logger(__name__)
 
 #: A fetcher sends no request after this time without a call, in seconds, until the next call.
 _UNUSED_S = 30.0
+_TWICE = 2
 
 
 class Fetcher:
@@ -161,6 +162,17 @@ class Fetcher:
         """
         state = self._states.get(partition)
         return None if state is None else state.watermarks
+
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        """Return librdkafka's figures of a partition: records and bytes fetched ahead, and the log's offsets (if known)."""
+        state = self._states.get(partition)
+        if state is None:
+            return {}
+        found = {"fetchq_cnt": state.untaken_records, "fetchq_size": state.untaken, "next_offset": state.offset}
+        if state.watermarks is not None:
+            found |= {"lo_offset": state.watermarks[0], "hi_offset": state.watermarks[1]}
+            found |= {"ls_offset": state.last_stable_offset}
+        return found
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -334,7 +346,20 @@ class Fetcher:
         waiting = any(self._leaders.of(state.partition).broker is None for state in states)
         self._leaderless = self._leaderless + 1 if waiting else 0
         for state in states:
+            self._warn_if_missing(state, metadata)
             self.place(state)
+
+    def _warn_if_missing(self, state: FetchState, metadata: Metadata) -> None:
+        """Log a partition that two metadata in a row did not have; the first may be older than the partition."""
+        topic = metadata.topics.get(state.partition.topic)
+        missing = topic is not None and state.partition.partition >= topic.partition_count
+        state.missing = state.missing + 1 if missing else 0
+        if topic is not None and state.missing == _TWICE:
+            logger.warning(
+                "partition %s does not exist: the topic's partition count is %d. Reading begins when the partition is created",
+                state.partition,
+                topic.partition_count,
+            )
 
     def _compare_topic_ids(self, states: Iterable[FetchState]) -> None:
         """Stop the partitions of topics that were deleted and created again; record topic ids that became known."""

@@ -89,6 +89,7 @@ class FetchState:
     reported_end: int = _UNKNOWN
     #: The first offset and the high watermark in the last response; None before the first response.
     watermarks: tuple[int, int] | None = None
+    last_stable_offset: int = _UNKNOWN
     #: The partition's leader epoch at the time when OffsetForLeaderEpoch last validated the position.
     validated_in: int = _UNKNOWN
     #: The broker from which the partition is fetched; None while no leader is known.
@@ -99,6 +100,8 @@ class FetchState:
     alone: bool = False
     #: True if the last response that had to contain the partition did not.
     unanswered: bool = False
+    #: How many metadata in a row had the topic and not the partition.
+    missing: int = 0
     failures: int = 0
     not_before: float = 0.0
 

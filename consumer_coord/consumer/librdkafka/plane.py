@@ -82,6 +82,7 @@ class Librdkafka:
     def __init__(self, settings: Mapping[str, Any], *, fetches: bool = True, **keywords: Any) -> None:
         """Check the settings, and create the handle: if it ``fetches`` the messages, or the settings have callbacks."""
         self.settings = settings
+        self._fetches = fetches
         needed = own_because is None and (fetches or self._has_callbacks)
         #: The arguments of librdkafka's callbacks since the last :meth:`events`.
         self.reported: deque[Any] = deque(maxlen=_MOST_EVENTS)
@@ -97,6 +98,10 @@ class Librdkafka:
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
+        if not fetches:
+            # The statistics come from this package's own Fetch.
+            for name in ("stats_cb", "statistics.interval.ms"):
+                made.pop(name, None)
         self._made_of = made, keywords
         #: librdkafka's handle; after :meth:`release`, the next use creates another handle.
         self.handle: Any = self._make() if needed else _Released(self)
@@ -107,11 +112,12 @@ class Librdkafka:
 
     @property
     def _has_callbacks(self) -> bool:
-        return any(self.settings.get(name) is not None for name in (*_CALLBACKS, "oauth_cb"))
+        names = (*_CALLBACKS, "oauth_cb") if self._fetches else ("error_cb", "throttle_cb", "oauth_cb")
+        return any(self.settings.get(name) is not None for name in names)
 
     def _prepared(self, settings: Mapping[str, Any], needed: bool) -> dict[str, Any]:
         """Return the settings of the handle. Check their names if there is no handle, which would check them."""
-        silent = [name for name in _CALLBACKS if settings.get(name) is not None]
+        silent = [name for name in ("error_cb", "throttle_cb") if settings.get(name) is not None]
         if own_because is not None and silent:
             logger.warning("without confluent-kafka 2.x, %s: never called", ", ".join(silent))
         if not needed:

@@ -7,10 +7,15 @@ looked up, or that is paused.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.topic_partition import TopicPartition
 
@@ -65,6 +70,49 @@ _NEW_PARTITION = {
 }
 
 
+class OwnStatistics:
+    """Requests statistics at an interval, in place of librdkafka's timer, for a consumer without librdkafka's handle."""
+
+    def __init__(self, settings: Mapping[str, Any], engine: Engine, report: Callable[[str], object]) -> None:
+        """Do nothing without ``statistics.interval.ms``. ``report`` receives the JSON to complete, on the loop."""
+        self._interval_s = float(settings.get("statistics.interval.ms") or 0) / 1000
+        self._engine = engine
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._client_id = str(settings.get("client.id") or "rdkafka")
+        if self._interval_s > 0:
+            self._next()
+
+    def _next(self) -> None:
+        # The timer must not keep a consumer alive that was dropped.
+        again = weakref.WeakMethod(self._due)
+        self._loop.call_later(self._interval_s, lambda: None if (method := again()) is None else method())
+
+    def _due(self) -> None:
+        if self._engine.closing:
+            return
+        moment = self._loop.time()
+        self._report(
+            json.dumps(
+                {
+                    "name": f"{self._client_id}#consumer",
+                    "client_id": self._client_id,
+                    "type": "consumer",
+                    "ts": int(moment * 1e6),
+                    "time": int(time.time()),
+                    "age": int((moment - self._began) * 1e6),
+                    "replyq": 0,
+                    "brokers": {},
+                    "topics": {},
+                    "cgrp": {},
+                }
+            )
+        )
+        self._engine.core.application.wake()
+        self._next()
+
+
 async def completed(event: Any, engine: Engine) -> Any:
     """Return an event of librdkafka; if it is the JSON of the statistics, with the group's metrics."""
     if not isinstance(event, str):
@@ -78,6 +126,9 @@ async def completed(event: Any, engine: Engine) -> Any:
         about = topics.setdefault(partition.topic, {"topic": partition.topic, "partitions": {}})
         number = partition.partition
         row = about["partitions"].setdefault(str(number), {"partition": number, **_NEW_PARTITION})
+        if isinstance(engine.worker.plane, FetchPlane):
+            state = "active" if one.fetched else "stopped"
+            row |= {"unknown": False, "fetch_state": state, **engine.worker.plane.queues(partition)}
         _complete(row, partition, one, engine)
     statistics["cgrp"] = _group(statistics.get("cgrp", {}), engine)
     return json.dumps(statistics)
