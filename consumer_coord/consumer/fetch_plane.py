@@ -77,6 +77,7 @@ class FetchPlane:
         self._wake = wake
         self._serial = 0
         self._readings: dict[TopicPartition, Reading] = {}
+        self._last_queues: dict[TopicPartition, Mapping[str, int]] = {}
 
     def close_with(self, consumer: object) -> None:
         """Stop fetching when a consumer that was not closed is garbage-collected."""
@@ -126,7 +127,8 @@ class FetchPlane:
         """Stop reading these partitions."""
         gone = tuple(partitions)
         for partition in gone:
-            self._readings.pop(partition, None)
+            if self._readings.pop(partition, None) is not None:
+                self._last_queues[partition] = {**self._fetcher.queues(partition), "fetchq_cnt": 0, "fetchq_size": 0}
         self._fetcher.unassign(gone)
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
@@ -147,8 +149,11 @@ class FetchPlane:
         return self._fetcher.watermarks(partition)
 
     def queues(self, partition: TopicPartition) -> Mapping[str, int]:
-        """Return figures of a partition for the statistics; see :meth:`~consumer_coord.fetch.Fetcher.queues`."""
-        return self._fetcher.queues(partition)
+        """Return figures of a partition for the statistics; see :meth:`~consumer_coord.fetch.Fetcher.queues`.
+
+        Of a partition that is not fetched now, such as a paused one, these are the last figures.
+        """
+        return self._fetcher.queues(partition) or self._last_queues.get(partition, {})
 
     # -- memory -------------------------------------------------------------------------------------------------------
 

@@ -56,8 +56,6 @@ class MessagePlane(FetchPlane):
     """Messages of Fetch responses. The engine uses it on the loop, and a blocking consumer takes messages on its own thread."""
 
     rings = True
-    #: librdkafka's hint that a take would return nothing; a take costs so little here that nobody needs it.
-    dry = False
 
     def __init__(
         self,
@@ -132,6 +130,11 @@ class MessagePlane(FetchPlane):
     def ready(self) -> bool:
         """Whether :meth:`take` may return something, or the engine must look; readable from any thread."""
         return bool(self._queue) or self._failure is not None or super().ready
+
+    @property
+    def dry(self) -> bool:
+        """Whether :meth:`take` would return nothing now."""
+        return not self._queue
 
     def take(self, most: int) -> list[Any]:
         """Return at most ``most`` messages that have arrived, or one event, without a wait; one thread at a time."""

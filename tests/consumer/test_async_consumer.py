@@ -15,6 +15,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.errors import CallbackError
+from tests.support.environments import needs_librdkafka
 from tests.support.producer import Producer
 from tests.support.waiting import eventually_async
 from tests.support.white_box import librdkafka
@@ -223,6 +224,7 @@ def test_pause_holds_back_what_was_fetched_ahead_and_resume_brings_it(kafka: Emb
     asyncio.run(main())
 
 
+@needs_librdkafka
 def test_only_what_does_not_block_is_called_on_the_loop(kafka: EmbeddedKafka) -> None:
     class Watched:
         def __init__(self, handle: Any) -> None:

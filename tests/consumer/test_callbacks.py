@@ -444,6 +444,8 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         return looked_up[-1]
 
     class Plane:
+        rings = False
+
         async def wait_idle(self) -> None:
             """Return at once: every call has ended when it returns."""
 

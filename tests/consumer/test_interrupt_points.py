@@ -1,7 +1,7 @@
 """A signal handler that raises at any point of poll, consume, commit, a revocation or close loses nothing.
 
-The consumer, its engine and its coordinator are real, on an embedded Kafka; librdkafka's handle is a model with endless
-records.
+The consumer, its engine and its coordinator are real, on an embedded Kafka. Messages come from a model of librdkafka's handle
+with endless records, or from the package's own Fetch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka import cimpl
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.consumer.embedded import BROKER, consumer
+from tests.support.consumer.embedded import BROKER, consumer, produce
 from tests.support.consumer.handle import EndlessHandle
 from tests.support.consumer.signal_points import interrupted
 from tests.support.white_box import coordinator_of, data_plane, librdkafka
@@ -29,9 +29,21 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cimpl, "Consumer", EndlessHandle)
+#: Records in each partition for the own Fetch, more than a test reads.
+ENOUGH = 30_000
+IN_BATCH = 5
+
+
+@pytest.fixture(params=["librdkafka", "own Fetch"])
+def reads(request: pytest.FixtureRequest, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The setting for one way of reading messages."""
+    if request.param == "librdkafka":
+        monkeypatch.setattr(cimpl, "Consumer", EndlessHandle)
+    else:
+        for first in range(0, ENOUGH, IN_BATCH):
+            produce(kafka, "orders", {number: range(first, first + IN_BATCH) for number in range(PARTITIONS)})
+    # Small responses, so that the partitions take turns.
+    return {"librdkafka_enable": request.param == "librdkafka", "max_partition_fetch_bytes": 1}
 
 
 class Reading:
@@ -74,8 +86,8 @@ def _at_every_point(call: Callable[[int], str | None], *, step: int = 1, least: 
 
 
 @pytest.fixture
-def reading(kafka: EmbeddedKafka) -> Iterator[Reading]:
-    with consumer(kafka, auto_commit_interval_ms=20, heartbeat_interval_ms=1_000) as one:
+def reading(kafka: EmbeddedKafka, reads: dict[str, Any]) -> Iterator[Reading]:
+    with consumer(kafka, auto_commit_interval_ms=20, heartbeat_interval_ms=1_000, **reads) as one:
         one.subscribe(["orders"])
         reading = Reading(one)
         reading.all_are_read(None)
@@ -180,16 +192,16 @@ def test_a_hand_over(reading: Reading) -> None:
     _at_every_point(hand_over, least=60)
 
 
-def test_close(kafka: EmbeddedKafka) -> None:
+def test_close(kafka: EmbeddedKafka, reads: dict[str, Any]) -> None:
     def close(at: int) -> str | None:
-        one = consumer(kafka, heartbeat_interval_ms=1_000)
+        one = consumer(kafka, heartbeat_interval_ms=1_000, enable_auto_commit=False, **reads)
         one.subscribe(["orders"])
         reading = Reading(one)
         reading.all_are_read(None)
         with interrupted(at) as points:
             one.close(5)
         one.close(5)
-        assert librdkafka(one).handle.closed, points.raised_at
+        assert not reads["librdkafka_enable"] or librdkafka(one).handle.closed, points.raised_at
         assert kafka.group_state("billing") in ("Empty", "Dead", None), points.raised_at
         return points.raised_at
 

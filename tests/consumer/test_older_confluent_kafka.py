@@ -18,6 +18,7 @@ from consumer_coord.confluent import KafkaError, events
 from consumer_coord.consumer.librdkafka import plane
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import LIBRDKAFKA
+from tests.support.environments import needs_librdkafka
 from tools.oldest import ROOT, oldest
 
 
@@ -41,6 +42,7 @@ def test_an_error_is_a_message_where_confluent_kafka_cannot_create_one(monkeypat
     assert message.timestamp() == (confluent_kafka.TIMESTAMP_NOT_AVAILABLE, -1)
 
 
+@needs_librdkafka
 def test_a_setting_that_the_installed_version_does_not_know_is_named_with_the_one_that_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,6 +21,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
+from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of, data_plane, librdkafka, waits_quietly
 
@@ -32,6 +33,18 @@ def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as running:
         produce(running, "orders", {0: range(COUNT), 1: range(COUNT)})
         yield running
+
+
+def note_assignments(one: GroupConsumer, begun: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append the positions of every later assignment of the data plane."""
+    plane: Any = data_plane(one).worker.plane
+    assign = plane.assign
+
+    async def noting(positions: Any) -> None:
+        begun.append(positions)
+        await assign(positions)
+
+    monkeypatch.setattr(plane, "assign", noting)
 
 
 def _polled(one: GroupConsumer) -> list[Message]:
@@ -67,7 +80,7 @@ def _committed(one: GroupConsumer) -> dict[int, int]:
 
 
 def _until_a_poll_finds_nothing(one: GroupConsumer) -> None:
-    while not librdkafka(one).dry:
+    while not data_plane(one).source.dry:
         assert one.poll(0.01) is None
 
 
@@ -148,6 +161,7 @@ def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> N
         assert _positions(one) == _next_offsets(messages), "consume continues where poll ended"
 
 
+@needs_librdkafka
 def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -174,6 +188,7 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
             one.poll(DEADLINE_S)
 
 
+@needs_librdkafka
 def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,17 +213,12 @@ def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
 
 def test_a_consume_that_finds_too_few_messages_keeps_them(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
-    assign = Librdkafka.assign
-
-    def noting(self: Librdkafka, rows: list[Any]) -> None:
-        begun.append(rows)
-        assign(self, rows)
 
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         take(one, 2 * COUNT)
         _until_a_poll_finds_nothing(one)
-        monkeypatch.setattr(Librdkafka, "assign", noting)
+        note_assignments(one, begun, monkeypatch)
         assert one.consume(5, 0.01) == []
         produce(kafka, "orders", {0: range(COUNT, COUNT + 5)})
         assert [message.offset() for message in one.consume(5, DEADLINE_S)] == list(range(COUNT, COUNT + 5))
@@ -217,16 +227,11 @@ def test_a_consume_that_finds_too_few_messages_keeps_them(kafka: EmbeddedKafka, 
 
 def test_to_resume_what_is_not_paused_fetches_nothing_again(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
-    assign = Librdkafka.assign
-
-    def noting(self: Librdkafka, rows: list[Any]) -> None:
-        begun.append(rows)
-        assign(self, rows)
 
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         messages = _polled(one)
-        monkeypatch.setattr(Librdkafka, "assign", noting)
+        note_assignments(one, begun, monkeypatch)
         ends = time.monotonic() + DEADLINE_S
         while len(messages) < 2 * COUNT:
             assert time.monotonic() < ends
@@ -320,6 +325,7 @@ def test_unsubscribing_drops_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
         assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
 
 
+@needs_librdkafka
 def test_waits_for_messages_are_short_while_a_commit_is_under_way(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +369,7 @@ def _is_quiet(one: GroupConsumer) -> bool:
     return waits_quietly(one)
 
 
+@needs_librdkafka
 def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
     with (
         EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka,
@@ -395,6 +402,7 @@ def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
         assert len(take(one, 3)) == 3
 
 
+@needs_librdkafka
 def test_a_consumer_with_nothing_to_fetch_waits_quietly_and_for_the_group() -> None:
     with (
         EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka,

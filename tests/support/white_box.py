@@ -6,6 +6,7 @@ of a consumer; ``tests/test_structure.py`` checks this.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +14,14 @@ import attrs
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
+from tests.support.waiting import eventually
 
 
 @attrs.frozen
@@ -26,7 +29,7 @@ class DataPlaneOf:
     """The data plane of a consumer: librdkafka, and the fetched records that wait to be delivered."""
 
     worker: Worker
-    librdkafka: Librdkafka
+    source: Librdkafka | MessagePlane
 
     @property
     def assigned(self) -> Collection[TopicPartition]:
@@ -44,8 +47,14 @@ class DataPlaneOf:
         return self.worker.out_of_range
 
     def consume(self, most: int, within_s: float) -> list[Any]:
-        """Take messages from librdkafka without the consumer's knowledge, as an interrupted call does."""
-        messages: list[Any] = self.librdkafka.handle.consume(most, within_s)
+        """Take messages from the data plane without the consumer's knowledge, as an interrupted call does."""
+        messages: list[Any] = []
+        with contextlib.suppress(TimeoutError):
+            eventually(
+                lambda: len(messages) == most,
+                step=lambda: messages.extend(self.source.take(most - len(messages))),
+                within_s=within_s,
+            )
         return messages
 
     def arrived(self, messages: Sequence[Any]) -> None:
@@ -64,7 +73,7 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
 
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer."""
-    return DataPlaneOf(consumer._worker, librdkafka(consumer))
+    return DataPlaneOf(consumer._worker, consumer._source)
 
 
 def librdkafka(consumer: GroupConsumer | AsyncGroupConsumer) -> Librdkafka:
