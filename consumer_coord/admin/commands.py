@@ -21,6 +21,7 @@ from consumer_coord.admin.groups import (
     list_groups,
     wrong_type,
 )
+from consumer_coord.admin.lag_flags import lag_policy
 from consumer_coord.admin.offset_access import commit_offsets, delete_offsets
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
@@ -67,7 +68,7 @@ class ExitCode(enum.IntEnum):
     NOT_ALLOWED = 5
     #: No broker responded in time.
     TIMED_OUT = 6
-    #: ``lag --max-lag``: the lag of some partition is larger than the argument.
+    #: ``lag --max-lag``, ``lag --max-lag-seconds``: the lag of some partition is larger than the argument.
     BEHIND = 7
     #: Some brokers did not answer in time, so the result is incomplete.
     INCOMPLETE = 8
@@ -179,7 +180,13 @@ def consumer_groups(
     }
 
 
-def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
+def note_uncommitted(report: GroupReport, without_commit: str) -> None:
+    """Print which partitions have no commit, and how their lag counts."""
+    counts = "this lag counts from the beginning of the log" if without_commit == "earliest" else "this lag is 0"
+    warn(f"\nNote: group '{report.group.group_id}' has no commit for {listed(report.uncommitted)}; {counts}")
+
+
+def _report_left_out(reports: Iterable[GroupReport], without_commit: str, named: Collection[str] = ()) -> ExitCode:
     """Print the partitions that the lags do not include; return the exit code of the first error.
 
     For an empty report of a group in ``named``, the exit code is NOT_FOUND, because brokers omit topics that the principal
@@ -187,15 +194,16 @@ def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()
     """
     outcome = ExitCode.DONE
     for report in reports:
+        name = report.group.group_id
         for partition, error in report.left_out.items():
-            warn(f"\nWarning: {partition} is not included in the lag of group '{report.group.group_id}': {error}")
+            warn(f"\nWarning: {partition} is not included in the lag of group '{name}': {error}")
             found = exit_code(error)
             outcome = outcome or (found if found in _DEFINITE else ExitCode.INCOMPLETE)
+        for partition, error in report.seconds_left_out.items():
+            warn(f"\nWarning: {partition} is not included in the lag in seconds of group '{name}': {error}")
+            outcome = outcome or ExitCode.INCOMPLETE
         if report.uncommitted:
-            warn(
-                f"\nNote: group '{report.group.group_id}' has no commit for {listed(report.uncommitted)}; this lag counts from"
-                " the beginning of the log"
-            )
+            note_uncommitted(report, without_commit)
         if not report.rows and report.group.group_id in named:
             warn(
                 f"\nWarning: group '{report.group.group_id}' has no assigned partitions, and no committed offsets that this"
@@ -223,14 +231,15 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
     """Run ``describe``: members, assignor, owned partitions, offsets, lag."""
     offsets = arguments.json or not (arguments.members or arguments.state)
     chosen = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, offsets=offsets))
+    policy = lag_policy(arguments) if offsets else None
+    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, policy))
     if arguments.json:
         shown = [report.as_json() for report in reports]
         print_json({"groups": shown, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
     else:
         for report in reports:
             _print_report(report, arguments)
-    left_out = _report_left_out(reports)
+    left_out = _report_left_out(reports, arguments.without_commit)
     return _report_failures(failures, alone=not reports) or left_out or report_unlisted(chosen.unlisted)
 
 
@@ -248,35 +257,48 @@ def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
     elif arguments.state:
         print("\n" + text.state_table(report, verbose=arguments.verbose))
     elif report.rows:
-        print("\n" + text.offsets_table(report, verbose=arguments.verbose))
+        print("\n" + text.offsets_table(report, verbose=arguments.verbose, seconds=arguments.seconds))
 
 
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``lag``: the lag of each group, by topic."""
     chosen = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(consumer_groups(await report_groups(cluster, chosen.groups, deadline), "lag"))
+    policy = lag_policy(arguments)
+    reports, failures = _split(consumer_groups(await report_groups(cluster, chosen.groups, deadline, policy), "lag"))
     if arguments.json:
         rows = [
             {
                 "group": report.group.group_id,
                 "state": report.group.state,
                 "lag": report.lag,
+                "lag_seconds": report.lag_seconds,
                 "partitions": [
-                    {**row.partition._asdict(), "lag": row.lag, "committed": row.committed is not None} for row in report.rows
+                    {
+                        **row.partition._asdict(),
+                        "lag": row.lag.records,
+                        "lag_seconds": row.lag.seconds,
+                        "committed": row.lag.committed is not None,
+                    }
+                    for row in report.rows
                 ],
-                "left_out": report.left_out_as_json(),
+                **report.left_out_as_json(),
             }
             for report in reports
         ]
         print_json({"groups": rows, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
     else:
         unknown = [group for group, error in failures.items() if isinstance(error, RetriableError)]
-        print(text.lag_table(reports, unknown))
+        print(text.lag_table(reports, unknown, seconds=policy.seconds))
     failed = _report_failures(failures, alone=not reports)
-    left_out = _report_left_out(reports, () if arguments.all_groups else chosen.groups)
+    left_out = _report_left_out(reports, arguments.without_commit, () if arguments.all_groups else chosen.groups)
     unlisted = report_unlisted(chosen.unlisted)
-    worst = max((row.lag for report in reports for row in report.rows if row.lag is not None), default=0)
-    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and arguments.max_lag is not None and worst > arguments.max_lag:
+    lags = [row.lag for report in reports for row in report.rows]
+    behind = any(
+        (arguments.max_lag is not None and (lag.records or 0) > arguments.max_lag)
+        or (arguments.max_lag_seconds is not None and (lag.seconds or 0) > arguments.max_lag_seconds)
+        for lag in lags
+    )
+    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and behind:
         return ExitCode.BEHIND
     return failed or left_out or unlisted
 

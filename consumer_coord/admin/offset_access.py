@@ -1,17 +1,18 @@
-"""Fetch, set and delete the committed offsets of a group without being a member; look up offsets of logs."""
+"""Fetch, set and delete the committed offsets of a group without being a member."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from consumer_coord.admin.ask import PATIENCE_MS, ask_coordinator, check, refused
-from consumer_coord.errors import AuthorizationError, CoordinatorError, RetriableError, UnknownTopicError
-from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.admin.ask import ask_coordinator, check, refused
+from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopicError
+from consumer_coord.lag.log_offsets import not_allowed, topics_metadata
+from consumer_coord.lag.partition_lag import Commits
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.group_requests import offset_fetch, offsets_in, senseless_offset
-from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
@@ -29,9 +30,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
 )
-
-#: The committed offsets of partitions; None: no offset is committed.
-Commits = Results[OffsetAndMetadata | None]
 
 
 async def committed_offsets(
@@ -182,15 +180,6 @@ def _outcomes(
     return outcome
 
 
-async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
-    """Fetch new metadata of topics, or of all topics (None); topics that do not exist are missing from the metadata."""
-    watch = cluster.watch(None if topics is None else frozenset(topics), lambda _: None)
-    try:
-        return await cluster.refresh(deadline)
-    finally:
-        cluster.unwatch(watch)
-
-
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
     """Return every partition of these topics.
 
@@ -203,57 +192,12 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
     missing = [topic for topic in wanted if topic not in counts]
     hidden = [topic for topic in missing if metadata.errors.get(topic) == codes.TOPIC_AUTHORIZATION_FAILED]
     if hidden:
-        raise _not_allowed(hidden)
+        raise not_allowed(hidden)
     if missing:
         names = (await topics_metadata(cluster, None, deadline)).topics
         suggested = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
         raise UnknownTopicError(f"no such topic: {suggested}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
-
-
-def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
-    return AuthorizationError(
-        f"the principal may not see topic {', '.join(topics)}. To describe a group, the principal needs DESCRIBE on the group's"
-        " topics; to reset a group, it needs READ on these topics",
-        code=codes.TOPIC_AUTHORIZATION_FAILED,
-    )
-
-
-async def log_offsets(
-    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline
-) -> Results[ListedOffset]:
-    """Return the offset of each partition at its timestamp (LATEST, EARLIEST), or why it is unknown.
-
-    A deleted or hidden partition, or one whose leader does not answer, delays the others for at most :data:`PATIENCE_MS`.
-    """
-    if not wanted:
-        return Results()
-    metadata = await topics_metadata(cluster, {partition.topic for partition in wanted}, deadline)
-    unknown = {partition: why for partition in sorted(wanted) if (why := _why_unreadable(metadata, partition)) is not None}
-    readable = {partition: stamp for partition, stamp in wanted.items() if partition not in unknown}
-    if not readable:
-        return Results({}, unknown)
-    result = await list_offsets(cluster, readable, Deadline.after(deadline.within(PATIENCE_MS)))
-    if not result.found and result.retriable and not deadline.passed:
-        result = await list_offsets(cluster, readable, deadline)
-    # A topic may have been deleted since its metadata was read.
-    failed = {partition: _why_unreadable(cluster.metadata, partition) or why for partition, why in result.failed.items()}
-    return Results(result.found, {**unknown, **failed})
-
-
-def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
-    """Return the reason why an offset of a partition cannot be requested, or None if a request is possible."""
-    topic, code = metadata.topics.get(partition.topic), metadata.errors.get(partition.topic)
-    if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        return _not_allowed([partition.topic])
-    if topic is None and code not in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID, codes.INVALID_TOPIC_EXCEPTION):
-        why = "no row" if code is None else codes.error_name(code)
-        return RetriableError(f"it is unknown whether {partition} exists: the response to Metadata has {why}")
-    if topic is None or not 0 <= partition.partition < topic.partition_count:
-        return UnknownTopicError(f"{partition} does not exist", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic.leaders[partition.partition] not in metadata.brokers:
-        return RetriableError(f"{partition} currently has no leader", code=codes.LEADER_NOT_AVAILABLE)
-    return None
 
 
 def require_known(partitions: Iterable[TopicPartition], known: Iterable[TopicPartition]) -> None:

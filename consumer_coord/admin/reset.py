@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known, topics_metadata
+from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.lag.log_offsets import topics_metadata
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from consumer_coord.lag.partition_lag import LagPolicy
 from consumer_coord.watch.collect import Collector
 from consumer_coord.wire.messages.offsets import ListOffsetsRequest, OffsetFetchRequest, OffsetFetchResponse
 from consumer_coord.wire.schema import Struct
@@ -20,7 +21,7 @@ async def first(brokers: FakeBrokers) -> dict[str, Any]:
     """Return what the first message says about group g."""
     cluster = new_cluster(brokers)
     try:
-        message = await Collector(cluster, ["g"], interval_s=1.0, timeout_ms=30_000).first()
+        message = await Collector(cluster, ["g"], LagPolicy(records=False), interval_s=1.0, timeout_ms=30_000).first()
     finally:
         await cluster.close()
     group: dict[str, Any] = message["groups"]["g"]
