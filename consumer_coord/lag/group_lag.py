@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.lag.first_unread import FirstUnread, Unread, first_unread
 from consumer_coord.lag.log_offsets import PATIENCE_MS, log_offsets
 from consumer_coord.lag.partition_lag import Commits, LagPolicy, PartitionLag, offset_lag, with_first_unread
 from consumer_coord.leaders.list_offsets import LATEST, ListedOffset
@@ -71,6 +70,9 @@ async def read_lags(
 async def _with_records(
     cluster: ClusterClient, lags: Mapping[TopicPartition, PartitionLag], policy: LagPolicy, deadline: Deadline
 ) -> Mapping[TopicPartition, PartitionLag]:
+    # Imported here, because every consumer imports this module, and few ask for their lag.
+    from consumer_coord.lag.first_unread import FirstUnread, Unread, first_unread
+
     wanted = {
         partition: Unread(lag.position, lag.end)
         for partition, lag in lags.items()
