@@ -14,15 +14,20 @@ import attrs
 from consumer_coord.admin import text
 from consumer_coord.admin.groups import (
     INACTIVE,
+    SHARE,
     GroupDescription,
     Listings,
     delete_groups,
     describe_groups,
     list_groups,
-    wrong_type,
 )
 from consumer_coord.admin.lag_flags import lag_policy
-from consumer_coord.admin.offset_access import commit_offsets, delete_offsets
+from consumer_coord.admin.offset_access import (
+    commit_offsets,
+    delete_offsets,
+    delete_start_offsets,
+    set_start_offsets,
+)
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
     Reset,
@@ -48,7 +53,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
 from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.topic_partition import TopicPartition, grouped, listed
 from consumer_coord.wire import error_codes as codes
 
 
@@ -171,15 +176,6 @@ def _split(
     return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
 
 
-def consumer_groups(
-    found: Mapping[str, GroupReport | CoordinatorError], command: str
-) -> Mapping[str, GroupReport | CoordinatorError]:
-    """Replace a report by an error if ``command`` does not support groups of this type."""
-    return {
-        group: (wrong_type(one.group, command) or one) if isinstance(one, GroupReport) else one for group, one in found.items()
-    }
-
-
 def note_uncommitted(report: GroupReport, without_commit: str) -> None:
     """Print which partitions have no commit, and how their lag counts."""
     counts = "this lag counts from the beginning of the log" if without_commit == "earliest" else "this lag is 0"
@@ -245,14 +241,11 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
     group = report.group
-    if not group.is_consumer_group:
-        tool = f"kafka-{group.type.lower()}-groups"
-        warn(f"\n'{group.group_id}' is a {group.kind}: to show its offsets, use {tool}.")
     if group.state == "Empty":
         warn(f"\n{group.kind.capitalize()} '{group.group_id}' has no active members.")
     elif group.state != "Stable":
         warn(f"\nWarning: {group.kind.capitalize()} '{group.group_id}' is rebalancing.")
-    if arguments.members or not (group.is_consumer_group or arguments.state):
+    if arguments.members:
         print("\n" + text.members_table(report, verbose=arguments.verbose))
     elif arguments.state:
         print("\n" + text.state_table(report, verbose=arguments.verbose))
@@ -264,7 +257,7 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
     """Run ``lag``: the lag of each group, by topic."""
     chosen = await chosen_groups(cluster, arguments, deadline)
     policy = lag_policy(arguments)
-    reports, failures = _split(consumer_groups(await report_groups(cluster, chosen.groups, deadline, policy), "lag"))
+    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, policy))
     if arguments.json:
         rows = [
             {
@@ -358,8 +351,9 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
     described = await describe_groups(cluster, groups, deadline)
     for group_id, found in described.items():
         refused = _why_not_reset(arguments, group_id, found, resets)
+        share = isinstance(found, GroupDescription) and found.type == SHARE
         if refused is None:
-            committed = await commits_of(cluster, group_id, deadline)
+            committed = await commits_of(cluster, group_id, deadline, share=share)
             if arguments.all_topics and arguments.from_file is None and not committed:
                 refused = BrokerError(
                     f"consumer group '{group_id}' has no committed offsets that this principal may describe; give"
@@ -373,13 +367,15 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
             continue
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
         scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
-        plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline)
+        plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline, share=share)
         notes += plan.warnings
         plans[group_id] = plan.offsets
     if arguments.execute:
         # Every group has its plan before the first commit, so an error in a plan changes no group.
         for group_id, offsets in plans.items():
-            plans[group_id], failed = await _execute(cluster, group_id, offsets, deadline)
+            found = described[group_id]
+            share = isinstance(found, GroupDescription) and found.type == SHARE
+            plans[group_id], failed = await _execute(cluster, group_id, offsets, deadline, share=share)
             failures.update(failed)
             outcome = outcome or next(map(exit_code, failed.values()), ExitCode.DONE)
     _print_reset(arguments, plans, before, notes, failures)
@@ -387,13 +383,13 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
 
 
 async def _execute(
-    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
+    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline, *, share: bool
 ) -> tuple[Mapping[TopicPartition, int], Mapping[str, CoordinatorError]]:
     """Commit the new offsets of one group, and print each error; return the committed offsets and the errors."""
     if not offsets:
         return offsets, {}
     try:
-        committing = await commit_offsets(cluster, group_id, offsets, deadline)
+        committing = await (set_start_offsets if share else commit_offsets)(cluster, group_id, offsets, deadline)
     except CoordinatorError as error:
         warn(f"\nError: {error}")
         return {}, {group_id: error}
@@ -416,8 +412,6 @@ def _why_not_reset(
         missing = found.code == codes.GROUP_ID_NOT_FOUND
         if not missing or (arguments.all_topics and arguments.from_file is None):
             return found
-    elif (other := wrong_type(found, "reset")) is not None:
-        return other
     elif found.state not in INACTIVE:
         return BrokerError(
             f"Assignments can only be reset if the group '{group_id}' is inactive, but the current state is {found.state}.",
@@ -491,15 +485,25 @@ def _print_reset(
 async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``delete``: delete empty groups with their offsets."""
     groups = (await chosen_groups(cluster, arguments, deadline)).complete()
+    described = await describe_groups(cluster, groups, deadline)
     outcome = await delete_groups(cluster, groups, deadline)
     failures = {group: error for group, error in outcome.items() if error is not None}
     deleted = [group for group in outcome if group not in failures]
     if arguments.json:
         print_json({"deleted": deleted, "errors": _failures_as_json(failures)})
-    elif deleted:
-        names = printable(", ".join(f"'{group}'" for group in deleted))
-        print(f"Deletion of requested consumer groups ({names}) was successful.")
+    else:
+        _print_deleted(deleted, described)
     return _report_failures(failures)
+
+
+def _print_deleted(deleted: Iterable[str], described: Mapping[str, GroupDescription | CoordinatorError]) -> None:
+    kinds = grouped(
+        (found.kind if isinstance(found := described[group], GroupDescription) else "consumer group", group)
+        for group in deleted
+    )
+    for kind, groups in kinds.items():
+        names = printable(", ".join(f"'{group}'" for group in groups))
+        print(f"Deletion of requested {kind}s ({names}) was successful.")
 
 
 async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
@@ -508,10 +512,15 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     if len(groups) != 1 or not arguments.topic:
         raise ConfigurationError("delete-offsets takes one group, and one or more --topic flags")
     found = (await describe_groups(cluster, groups, deadline))[groups[0]]
-    if isinstance(found, GroupDescription) and (other := wrong_type(found, "delete-offsets")) is not None:
-        raise other
     partitions = await partitions_of(cluster, arguments.topic, deadline)
-    outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
+    outcome: Mapping[TopicPartition, CoordinatorError | None]
+    if isinstance(found, GroupDescription) and found.type == SHARE:
+        if any(":" in topic for topic in arguments.topic):
+            raise ConfigurationError(f"'{groups[0]}' is a share group, whose offsets are deleted by topic: name no partitions")
+        by_name = await delete_start_offsets(cluster, groups[0], set(arguments.topic), deadline)
+        outcome = {partition: by_name[partition.topic] for partition in sorted(partitions)}
+    else:
+        outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
     failures = {str(partition): error for partition, error in outcome.items() if error is not None}
     if arguments.json:
         rows = [

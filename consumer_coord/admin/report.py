@@ -8,11 +8,12 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin.ask import patiently
-from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
+from consumer_coord.admin.groups import SHARE, STREAMS, GroupDescription, MemberDescription, describe_groups
 from consumer_coord.admin.offset_access import committed_offsets
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.lag.group_lag import read_lags
-from consumer_coord.lag.partition_lag import LagPolicy, PartitionLag
+from consumer_coord.lag.log_offsets import topics_metadata
+from consumer_coord.lag.partition_lag import Commits, LagPolicy, PartitionLag
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
@@ -112,17 +113,10 @@ async def report_groups(
 ) -> Mapping[str, GroupReport | CoordinatorError]:
     """Return for each group its report or its error; without a ``policy`` for the lag, the rows are empty."""
     described = await describe_groups(cluster, group_ids, deadline)
-    # Only consumer groups: share groups have no committed offsets, and streams groups assign tasks instead of partitions.
     groups = {
-        group_id: found
-        for group_id, found in described.items()
-        if policy is not None and isinstance(found, GroupDescription) and found.is_consumer_group
+        group_id: found for group_id, found in described.items() if policy is not None and isinstance(found, GroupDescription)
     }
-    committed = await patiently(
-        groups,
-        lambda group_id, limit: committed_offsets(cluster, group_id, limit, partitions=_assigned(groups[group_id])),
-        deadline,
-    )
+    committed = await patiently(groups, lambda group_id, limit: _offsets_of(cluster, groups[group_id], limit), deadline)
     known = {group_id: found for group_id, found in committed.items() if isinstance(found, Results)}
     lags = await read_lags(cluster, known, policy or LagPolicy(), deadline)
     reports: dict[str, GroupReport | CoordinatorError] = {}
@@ -137,18 +131,28 @@ async def report_groups(
     return reports
 
 
-def _assigned(group: GroupDescription) -> frozenset[TopicPartition]:
-    return frozenset(partition for member in group.members for partition in member.partitions)
+async def _offsets_of(cluster: ClusterClient, group: GroupDescription, deadline: Deadline) -> Commits:
+    """Return the commits or the start offsets of a group, also of assigned partitions without any."""
+    assigned = frozenset(partition for member in group.members for partition in group.reads(member))
+    if group.type == STREAMS and assigned:
+        # The topics of a subtopology may have different numbers of partitions.
+        topics = {partition.topic for partition in assigned}
+        counts = (await topics_metadata(cluster, topics, deadline)).partitions(topics)
+        assigned = frozenset(one for one in assigned if one.partition < counts.get(one.topic, one.partition + 1))
+    return await committed_offsets(cluster, group.group_id, deadline, partitions=assigned, share=group.type == SHARE)
 
 
 def _rows(group: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]) -> tuple[PartitionRow, ...]:
     # As in Kafka's tool, the members with the most partitions are first.
     members = sorted(group.members, key=lambda one: -len(one.partitions))
+    if group.type == SHARE:
+        # Several members may read a partition, so a partition has no member.
+        members = []
     rows = [
         PartitionRow(partition, lags[partition], member)
         for member in members
-        for partition in sorted(member.partitions)
+        for partition in sorted(group.reads(member))
         if partition in lags
     ]
-    rows += [PartitionRow(partition, lags[partition], None) for partition in sorted(lags.keys() - _assigned(group))]
+    rows += [PartitionRow(one, lags[one], None) for one in sorted(lags.keys() - {row.partition for row in rows})]
     return tuple(rows)

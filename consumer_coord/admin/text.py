@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from consumer_coord.admin.groups import CONSUMER, Listing
+from consumer_coord.admin.groups import CONSUMER, SHARE, STREAMS, Listing
 from consumer_coord.admin.report import GroupReport, PartitionRow
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.printable import printable
@@ -36,24 +36,40 @@ def table(columns: Iterable[Column]) -> str:
 
 
 def offsets_table(report: GroupReport, *, verbose: bool, seconds: bool) -> str:
-    """Return the table of ``--describe --offsets``; ``seconds`` adds a column that Kafka's tool does not have."""
-    rows = report.rows
+    """Return the table of ``--describe --offsets``, as Kafka's tool for this kind of group prints it.
+
+    ``seconds`` adds a column that Kafka's tools do not have.
+    """
+    rows, kind = report.rows, report.group.type
     committed = [row.lag.committed for row in rows]
     members = [row.member for row in rows]
-    epochs = [None if one is None or one.leader_epoch < 0 else one.leader_epoch for one in committed]
+    offsets = [None if one is None else one.offset for one in committed]
+    epochs: Column = (
+        "LEADER-EPOCH",
+        15,
+        [None if one is None or one.leader_epoch < 0 else one.leader_epoch for one in committed],
+    )
+    ends: Column = ("LOG-END-OFFSET", 15, [_known(row, row.lag.end) for row in rows])
+    lags = [_known(row, row.lag.records) for row in rows]
+    if kind == SHARE:
+        counts: list[Column] = [*([epochs] if verbose else []), ("START-OFFSET", 13, offsets), ("LAG", 15, lags)]
+    elif kind == STREAMS:
+        counts = [*([("CURRENT-OFFSET", 15, offsets), epochs, ends] if verbose else []), ("OFFSET-LAG", 15, lags)]
+    else:
+        counts = [*([epochs] if verbose else []), ("CURRENT-OFFSET", 15, offsets), ends, ("LAG", 15, lags)]
+    owners: list[Column] = [
+        ("CONSUMER-ID", 15, [None if one is None else one.member_id for one in members]),
+        ("HOST", 15, [None if one is None else one.host for one in members]),
+        ("CLIENT-ID", 0, [None if one is None else one.client_id for one in members]),
+    ]
     return table(
         [
             ("GROUP", 15, [report.group.group_id] * len(rows)),
             ("TOPIC", 15, [row.partition.topic for row in rows]),
             ("PARTITION", 10, [row.partition.partition for row in rows]),
-            *([("LEADER-EPOCH", 15, epochs)] if verbose else []),
-            ("CURRENT-OFFSET", 15, [None if one is None else one.offset for one in committed]),
-            ("LOG-END-OFFSET", 15, [_known(row, row.lag.end) for row in rows]),
-            ("LAG", 15, [_known(row, row.lag.records) for row in rows]),
+            *counts,
             *([("LAG-SECONDS", 15, [seconds_cell([row]) for row in rows])] if seconds else []),
-            ("CONSUMER-ID", 15, [None if one is None else one.member_id for one in members]),
-            ("HOST", 15, [None if one is None else one.host for one in members]),
-            ("CLIENT-ID", 0, [None if one is None else one.client_id for one in members]),
+            *(owners if kind not in (SHARE, STREAMS) else []),
         ]
     )
 

@@ -17,7 +17,6 @@ from consumer_coord.admin import text
 from consumer_coord.admin.commands import (
     ExitCode,
     chosen_groups,
-    consumer_groups,
     exit_code,
     note_uncommitted,
     report_unlisted,
@@ -165,7 +164,7 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
             try:
                 chosen = await chosen_groups(cluster, arguments, deadline)
                 reports = await report_groups(cluster, chosen.groups, deadline, lag_policy(arguments))
-                found = _answered(consumer_groups(reports, "top"))
+                found = _answered(reports)
             except RetriableError as error:
                 if arguments.count is not None:
                     raise

@@ -61,14 +61,18 @@ async def read_lags(
 
     async def looked_up(of: Mapping[TopicPartition, PartitionLag]) -> Mapping[TopicPartition, PartitionLag]:
         async with gate:
-            return await _with_records(cluster, of, policy, limit)
+            return await _with_records(cluster, of, ends, policy, limit)
 
     found = await asyncio.gather(*map(looked_up, lags.values()))
     return Lags(dict(zip(lags, found, strict=True)), ends)
 
 
 async def _with_records(
-    cluster: ClusterClient, lags: Mapping[TopicPartition, PartitionLag], policy: LagPolicy, deadline: Deadline
+    cluster: ClusterClient,
+    lags: Mapping[TopicPartition, PartitionLag],
+    ends: Results[ListedOffset],
+    policy: LagPolicy,
+    deadline: Deadline,
 ) -> Mapping[TopicPartition, PartitionLag]:
     # Imported here, because every consumer imports this module, and few ask for their lag.
     from consumer_coord.lag.first_unread import FirstUnread, Unread, first_unread
@@ -76,10 +80,11 @@ async def _with_records(
     wanted = {
         partition: Unread(lag.position, lag.end)
         for partition, lag in lags.items()
-        if lag.records and lag.position is not None and lag.end is not None
+        if lag.records and lag.position is not None and lag.end is not None and lag.position < lag.end
     }
     first = Results[FirstUnread]()
     if wanted:
         first = await first_unread(cluster, wanted, deadline, read_committed=policy.read_committed)
+    first = Results(first.found, {**ends.failed, **first.failed})
     now_ms = cluster.environment.wall_clock_ms() if policy.seconds else None
     return {partition: with_first_unread(partition, lag, first, now_ms) for partition, lag in lags.items()}

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 #: The committed offsets of partitions; None: no offset is committed.
 Commits = Results[OffsetAndMetadata | None]
 
+
+@attrs.frozen
+class ShareStart(OffsetAndMetadata):
+    """The position of a share group: the first offset that it has not finished (KIP-932).
+
+    ``lag`` is the number of records that the broker counts as unfinished (KIP-1226), without those that were finished out of
+    order; None if it does not tell.
+    """
+
+    lag: int | None = None
+
+
 #: How far the clock of a producer may be ahead of this one, in milliseconds. The record then has an age of 0.
 CLOCKS_APART_MS = 5_000
 
@@ -50,6 +62,8 @@ class PartitionLag:
     end: int | None = None
     #: Whether a record is between the position and the end; None if no one looked.
     has_record: bool | None = None
+    #: The lag that the broker itself counts, of a share group.
+    told: int | None = None
     unknown: CoordinatorError | None = None
     seconds: float | None = None
     seconds_unknown: CoordinatorError | None = None
@@ -62,14 +76,18 @@ class PartitionLag:
     @property
     def records(self) -> int | None:
         """The number of offsets between :attr:`position` and the end; 0 if no record is among them, and None if unknown."""
-        if self.unknown is not None or self.position is None or self.end is None:
+        if self.unknown is not None:
             return None
-        return 0 if self.has_record is False else max(0, self.end - self.position)
+        if self.has_record is False:
+            return 0
+        if self.told is not None:
+            return self.told
+        return None if self.position is None or self.end is None else max(0, self.end - self.position)
 
     @property
     def deleted(self) -> bool:
         """True if the partition no longer exists."""
-        return isinstance(self.unknown, UnknownTopicError)
+        return _is_gone(self.unknown)
 
 
 def offset_lag(
@@ -77,7 +95,10 @@ def offset_lag(
 ) -> PartitionLag:
     """Return the lag in offsets. ``starts`` has the starts of partitions without a commit, -1 for the end of the log."""
     committed, end = commits.found.get(partition), ends.found.get(partition)
-    unknown = commits.failed.get(partition) or ends.failed.get(partition)
+    told = committed.lag if isinstance(committed, ShareStart) else None
+    without_end = ends.failed.get(partition)
+    # A lag that the broker counts needs no end, if there is still a log.
+    unknown = commits.failed.get(partition) or (without_end if told is None or _is_gone(without_end) else None)
     start = None
     if committed is None and partition not in commits.failed:
         found = starts.found.get(partition)
@@ -86,7 +107,11 @@ def offset_lag(
         else:
             unknown = unknown or starts.failed.get(partition)
             unknown = unknown or NoOffsetError(f"the group has no commit for {partition}, so its position is unknown")
-    return PartitionLag(committed, start, None if end is None else end.offset, None, unknown)
+    return PartitionLag(committed, start, None if end is None else end.offset, None, told, unknown)
+
+
+def _is_gone(error: CoordinatorError | None) -> bool:
+    return isinstance(error, UnknownTopicError)
 
 
 def with_first_unread(
@@ -103,7 +128,9 @@ def with_first_unread(
     if lag.records == 0:
         return attrs.evolve(lag, seconds=0.0)
     if found is None:
-        return attrs.evolve(lag, seconds_unknown=first.failed[partition])
+        # Without a reason, the position of a share group is after the end that the isolation level sets.
+        why = first.failed.get(partition)
+        return attrs.evolve(lag, seconds=None if why else 0.0, seconds_unknown=why)
     if found.timestamp_ms is None:
         return attrs.evolve(lag, seconds_unknown=_no_age(partition, found.offset, "has no timestamp"))
     ahead_ms = found.timestamp_ms - now_ms
