@@ -656,16 +656,22 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return self._core.metrics()
 
     async def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
-        """Return how far the group is behind in each partition of this member.
+        """Return how far the group is behind in each assigned partition.
 
         ``records`` and ``seconds`` of a :class:`~consumer_coord.lag.partition_lag.PartitionLag` count from the committed
         offset: ``seconds`` is the age of the first record after it, and needs a small Fetch to each leader. Either is None if a
         broker does not answer; ``unknown`` and ``seconds_unknown`` then say why. ``timeout`` is in seconds (default:
         ``default.api.timeout.ms``).
         """
-        committed = self._start().read_committed
+        engine, limit_ms = self._start(), milliseconds(timeout)
         with kafka_exceptions():
-            return await member_lag(self._core, read_committed=committed, seconds=seconds, timeout_ms=milliseconds(timeout))
+            return await member_lag(
+                engine.core,
+                engine.assigned,
+                read_committed=engine.read_committed,
+                seconds=seconds,
+                timeout_ms=limit_ms,
+            )
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""

@@ -200,7 +200,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def _looked_up(self, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a look-up of a consumer that reads columns on the loop; this also works while another thread polls."""
+        """Run a look-up on the loop; this also works while another thread polls."""
         self._check_open()
         with drop_in_exceptions():
             return self._coordinator.call(look_up)
@@ -227,19 +227,20 @@ class OffsetCalls(Turns):
         return self._offsets(partitions, LATEST)
 
     def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
-        """Return how far the group is behind in each partition of this member.
+        """Return how far the group is behind in each assigned partition.
 
         ``records`` and ``seconds`` of a :class:`~consumer_coord.lag.partition_lag.PartitionLag` count from the committed
         offset: ``seconds`` is the age of the first record after it, and needs a small Fetch to each leader. Either is None if a
         broker does not answer; ``unknown`` and ``seconds_unknown`` then say why. ``timeout`` is in seconds (default:
         ``default.api.timeout.ms``). This also works while another thread polls.
         """
-        self._check_open()
-        limit_ms, committed = milliseconds(timeout), self._engine.read_committed
-        with drop_in_exceptions():
-            return self._coordinator.call(
-                lambda: member_lag(self._engine.core, read_committed=committed, seconds=seconds, timeout_ms=limit_ms)
-            )
+        engine, limit_ms = self._engine, milliseconds(timeout)
+
+        def look_up() -> Coroutine[Any, Any, Mapping[TopicPartition, PartitionLag]]:
+            committed = engine.read_committed
+            return member_lag(engine.core, engine.assigned, read_committed=committed, seconds=seconds, timeout_ms=limit_ms)
+
+        return self._looked_up(look_up)
 
     def seek_to_beginning(self, *partitions: Row) -> None:
         """Continue at the first record of these partitions, or of all assigned partitions."""

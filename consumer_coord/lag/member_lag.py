@@ -1,8 +1,8 @@
-"""The lag of the partitions that a member owns, for its application."""
+"""The lag of a member's partitions, for its application."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from consumer_coord.lag.group_lag import read_lags
@@ -18,16 +18,21 @@ _MEMBER = "this member"
 
 
 async def member_lag(
-    coordinator: ConsumerCoordinator, *, read_committed: bool, seconds: bool, timeout_ms: float | None
+    coordinator: ConsumerCoordinator,
+    partitions: Iterable[TopicPartition],
+    *,
+    read_committed: bool,
+    seconds: bool,
+    timeout_ms: float | None,
 ) -> Mapping[TopicPartition, PartitionLag]:
-    """Return the lag of each owned partition, from the group's commits.
+    """Return the lag of each partition, from the group's commits.
 
     A partition without a commit counts from where ``auto.offset.reset`` begins. Raise the group's error, and a retriable error
     if the coordinator does not answer; a leader that does not answer costs its partitions only.
     """
     config, cluster = coordinator.config, coordinator.cluster
     deadline = Deadline.after(config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
-    commits = await coordinator.offsets.fetched(coordinator.assignment.held, timeout_ms=deadline.remaining_ms)
+    commits = await coordinator.offsets.fetched(partitions, timeout_ms=deadline.remaining_ms)
     start = reset_timestamp(config.auto_offset_reset, cluster.environment.wall_clock_ms())
     policy = LagPolicy(start, read_committed, seconds=seconds)
     return (await read_lags(cluster, {_MEMBER: commits}, policy, deadline)).groups[_MEMBER]

@@ -82,6 +82,13 @@ def test_a_consumer_tells_its_lag(kafka: EmbeddedKafka, protocol: str) -> None:
         assert registry.get_sample_value("kafka_consumer_lag_unknown_partitions", unknown) == 1
 
 
+def test_a_manual_assignment_has_a_lag(kafka: EmbeddedKafka) -> None:
+    with GroupConsumer(settings(kafka)) as consumer:
+        consumer.assign([TopicPartition("t", 1, 3)])
+        consumer.commit(offsets=[TopicPartition("t", 1, 4)], asynchronous=False)
+        assert figures(consumer.lag()) == {T1: 1}
+
+
 def test_without_a_start_the_lag_is_unknown(kafka: EmbeddedKafka) -> None:
     with GroupConsumer(settings(kafka, **{"auto.offset.reset": "error"})) as consumer:
         consumer.subscribe(["t"])
