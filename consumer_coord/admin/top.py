@@ -231,7 +231,7 @@ def _print_rows(shown: Sequence[Row], *, columns: Sequence[str], as_json: bool) 
 class _Live:
     """A live table on the terminal's alternate screen, drawn with the package ``rich``."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
         self._columns = columns
         self._table: Any = importlib.import_module("rich.table")
         # rich shows a Text unchanged, but interprets markup in a str.

@@ -170,7 +170,7 @@ def test_a_deleted_group_is_named_escaped(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_live_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rich")
-    live = _Live(COLUMNS)
+    live = _Live()
     sample = Sample(0.0, "[red]g[/red]" + EVIL, "Stable", 1, "[link=x]t", 1, 0, 0, 0)
     live([Row(sample, None, None)])
     console = __import__("rich.console").console.Console(width=400, force_terminal=False)
