@@ -190,3 +190,16 @@ async def test_a_leader_without_a_usable_answer_is_named(records: bytes, error: 
     assert not found.found
     with pytest.raises(error, match="t-0"):
         found.complete()
+
+
+@pytest.mark.parametrize("version", [4, 7, 12, 13, 18])
+@in_virtual_time
+async def test_every_form_of_the_request_is_understood(version: int) -> None:
+    """Topics have names up to version 12, and ids after it; before version 7 there are no sessions."""
+    brokers = FakeBrokers({"t": 1})
+    brokers.newest[1] = version
+    brokers.written_ms[T0] = 1_000
+    assert (await look_up(brokers, {T0: Unread(5, 100)})).complete() == {T0: FirstUnread(5, 1_000)}
+    assert [seen.version for seen in brokers.seen if isinstance(seen.message, FetchRequest)] == [version]
+    (request,) = brokers.all(FetchRequest)
+    assert (request.session_id, request.session_epoch) == (0, -1), "no session that the broker would have to keep"
