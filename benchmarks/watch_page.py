@@ -25,8 +25,9 @@ from consumer_coord.watch.history import History
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.server import Hub, PageServer
-from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
+from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot
 from tests.support.browser import HOW, Browser, chromium
+from tests.support.watch.looks import offsets_of
 
 _TOPICS = 10
 #: Seconds of history on the page when the first case begins, and seconds of later messages.
@@ -84,7 +85,7 @@ def messages(members: int, partitions: int) -> Iterator[Message]:
         committed = {partition: offset + chance.randrange(7) for partition, offset in committed.items()}
         ends = {partition: offset + 7 + chance.randrange(50) for partition, offset in committed.items()}
         group = look(members, partitions, second // 10 * 13)
-        yield tracker.take([group], {"shop": OffsetsSnapshot(topics, committed, ends)}, began + second)
+        yield tracker.take([group], {"shop": offsets_of(topics, committed, ends)}, began + second)
 
 
 class Feed:

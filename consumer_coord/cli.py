@@ -17,7 +17,8 @@ from contextlib import contextmanager
 
 from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
-from consumer_coord.admin.properties import add_client_flags, client_settings, count, positive, utf8
+from consumer_coord.admin.lag_flags import add_lag_flags
+from consumer_coord.admin.properties import add_client_flags, client_settings, count, not_negative, positive, utf8
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
@@ -208,22 +209,30 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
         help="show types; with a value, only groups of these types: classic,share",
     )
 
-    describe = command("describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups())
+    describe = command(
+        "describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups(), _lag()
+    )
     view = describe.add_mutually_exclusive_group()
     view.add_argument("--offsets", action="store_true", help="offsets and lag of each partition (the default)")
     view.add_argument("--members", action="store_true", help="the members")
     view.add_argument("--state", action="store_true", help="state, coordinator and assignor")
     describe.add_argument("--verbose", action="store_true", help="more columns: epochs, assignments, subscriptions")
 
-    lag = command("lag", commands.lag_command, "lag of groups, by topic", _groups())
+    lag = command("lag", commands.lag_command, "lag of groups, by topic", _groups(), _lag())
     lag.add_argument("--max-lag", type=int, metavar="N", help=f"exit with {ExitCode.BEHIND} if a partition's lag is higher")
+    lag.add_argument(
+        "--max-lag-seconds",
+        type=not_negative,
+        metavar="S",
+        help=f"exit with {ExitCode.BEHIND} if the first unread record of a partition is older (implies --seconds)",
+    )
 
     _add_reset(command("reset", commands.reset_command, "set the offsets of a group without members", _groups()))
     command("delete", commands.delete_command, "delete groups without members, and their offsets", _groups())
     offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
     offsets.add_argument("--topic", action="append", type=utf8, metavar="TOPIC[:0,1]", help="may be repeated")
 
-    top = command("top", top_command, "watch the lag and rates of groups, by topic", _groups())
+    top = command("top", top_command, "watch the lag and rates of groups, by topic", _groups(), _lag())
     top.add_argument("--interval", type=positive, default=2.0, metavar="S", help="seconds between two queries (default: 2)")
     top.add_argument("--count", type=count, metavar="N", help="number of queries after which the command ends")
 
@@ -264,6 +273,12 @@ def _groups() -> argparse.ArgumentParser:
     parser.add_argument("groups", nargs="*", type=utf8, metavar="GROUP", help="names of groups")
     parser.add_argument("--group", action="append", type=utf8, metavar="GROUP", help="name of a group; may be repeated")
     parser.add_argument("--all-groups", action="store_true", help="every consumer group")
+    return parser
+
+
+def _lag() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_lag_flags(parser)
     return parser
 
 

@@ -14,6 +14,7 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.group.error_steps import fatal
+from consumer_coord.lag.log_offsets import PATIENCE_MS
 from consumer_coord.net import group_requests
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.group_requests import coordinator_in
@@ -23,9 +24,6 @@ from consumer_coord.wire import error_codes as codes
 
 K = TypeVar("K")
 T = TypeVar("T")
-
-#: How long one broker that does not answer may delay what the others have answered, in milliseconds.
-PATIENCE_MS = 5_000
 
 
 async def patiently(

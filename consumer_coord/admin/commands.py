@@ -14,14 +14,20 @@ import attrs
 from consumer_coord.admin import text
 from consumer_coord.admin.groups import (
     INACTIVE,
+    SHARE,
     GroupDescription,
     Listings,
     delete_groups,
     describe_groups,
     list_groups,
-    wrong_type,
 )
-from consumer_coord.admin.offset_access import commit_offsets, delete_offsets
+from consumer_coord.admin.lag_flags import lag_policy
+from consumer_coord.admin.offset_access import (
+    commit_offsets,
+    delete_offsets,
+    delete_start_offsets,
+    set_start_offsets,
+)
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
     Reset,
@@ -47,7 +53,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
 from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.topic_partition import TopicPartition, grouped, listed
 from consumer_coord.wire import error_codes as codes
 
 
@@ -67,7 +73,7 @@ class ExitCode(enum.IntEnum):
     NOT_ALLOWED = 5
     #: No broker responded in time.
     TIMED_OUT = 6
-    #: ``lag --max-lag``: the lag of some partition is larger than the argument.
+    #: ``lag --max-lag``, ``lag --max-lag-seconds``: the lag of some partition is larger than the argument.
     BEHIND = 7
     #: Some brokers did not answer in time, so the result is incomplete.
     INCOMPLETE = 8
@@ -170,16 +176,13 @@ def _split(
     return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
 
 
-def consumer_groups(
-    found: Mapping[str, GroupReport | CoordinatorError], command: str
-) -> Mapping[str, GroupReport | CoordinatorError]:
-    """Replace a report by an error if ``command`` does not support groups of this type."""
-    return {
-        group: (wrong_type(one.group, command) or one) if isinstance(one, GroupReport) else one for group, one in found.items()
-    }
+def note_uncommitted(report: GroupReport, without_commit: str) -> None:
+    """Print which partitions have no commit, and how their lag counts."""
+    counts = "this lag counts from the beginning of the log" if without_commit == "earliest" else "this lag is 0"
+    warn(f"\nNote: group '{report.group.group_id}' has no commit for {listed(report.uncommitted)}; {counts}")
 
 
-def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
+def _report_left_out(reports: Iterable[GroupReport], without_commit: str, named: Collection[str] = ()) -> ExitCode:
     """Print the partitions that the lags do not include; return the exit code of the first error.
 
     For an empty report of a group in ``named``, the exit code is NOT_FOUND, because brokers omit topics that the principal
@@ -187,15 +190,16 @@ def _report_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()
     """
     outcome = ExitCode.DONE
     for report in reports:
+        name = report.group.group_id
         for partition, error in report.left_out.items():
-            warn(f"\nWarning: {partition} is not included in the lag of group '{report.group.group_id}': {error}")
+            warn(f"\nWarning: {partition} is not included in the lag of group '{name}': {error}")
             found = exit_code(error)
             outcome = outcome or (found if found in _DEFINITE else ExitCode.INCOMPLETE)
+        for partition, error in report.seconds_left_out.items():
+            warn(f"\nWarning: {partition} is not included in the lag in seconds of group '{name}': {error}")
+            outcome = outcome or ExitCode.INCOMPLETE
         if report.uncommitted:
-            warn(
-                f"\nNote: group '{report.group.group_id}' has no commit for {listed(report.uncommitted)}; this lag counts from"
-                " the beginning of the log"
-            )
+            note_uncommitted(report, without_commit)
         if not report.rows and report.group.group_id in named:
             warn(
                 f"\nWarning: group '{report.group.group_id}' has no assigned partitions, and no committed offsets that this"
@@ -223,60 +227,71 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
     """Run ``describe``: members, assignor, owned partitions, offsets, lag."""
     offsets = arguments.json or not (arguments.members or arguments.state)
     chosen = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, offsets=offsets))
+    policy = lag_policy(arguments) if offsets else None
+    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, policy))
     if arguments.json:
         shown = [report.as_json() for report in reports]
         print_json({"groups": shown, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
     else:
         for report in reports:
             _print_report(report, arguments)
-    left_out = _report_left_out(reports)
+    left_out = _report_left_out(reports, arguments.without_commit)
     return _report_failures(failures, alone=not reports) or left_out or report_unlisted(chosen.unlisted)
 
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
     group = report.group
-    if not group.is_consumer_group:
-        tool = f"kafka-{group.type.lower()}-groups"
-        warn(f"\n'{group.group_id}' is a {group.kind}: to show its offsets, use {tool}.")
     if group.state == "Empty":
         warn(f"\n{group.kind.capitalize()} '{group.group_id}' has no active members.")
     elif group.state != "Stable":
         warn(f"\nWarning: {group.kind.capitalize()} '{group.group_id}' is rebalancing.")
-    if arguments.members or not (group.is_consumer_group or arguments.state):
+    if arguments.members:
         print("\n" + text.members_table(report, verbose=arguments.verbose))
     elif arguments.state:
         print("\n" + text.state_table(report, verbose=arguments.verbose))
     elif report.rows:
-        print("\n" + text.offsets_table(report, verbose=arguments.verbose))
+        print("\n" + text.offsets_table(report, verbose=arguments.verbose, seconds=arguments.seconds))
 
 
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``lag``: the lag of each group, by topic."""
     chosen = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(consumer_groups(await report_groups(cluster, chosen.groups, deadline), "lag"))
+    policy = lag_policy(arguments)
+    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, policy))
     if arguments.json:
         rows = [
             {
                 "group": report.group.group_id,
                 "state": report.group.state,
                 "lag": report.lag,
+                "lag_seconds": report.lag_seconds,
                 "partitions": [
-                    {**row.partition._asdict(), "lag": row.lag, "committed": row.committed is not None} for row in report.rows
+                    {
+                        **row.partition._asdict(),
+                        "lag": row.lag.records,
+                        "lag_seconds": row.lag.seconds,
+                        "committed": row.lag.committed is not None,
+                    }
+                    for row in report.rows
                 ],
-                "left_out": report.left_out_as_json(),
+                **report.left_out_as_json(),
             }
             for report in reports
         ]
         print_json({"groups": rows, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
     else:
         unknown = [group for group, error in failures.items() if isinstance(error, RetriableError)]
-        print(text.lag_table(reports, unknown))
+        print(text.lag_table(reports, unknown, seconds=policy.seconds))
     failed = _report_failures(failures, alone=not reports)
-    left_out = _report_left_out(reports, () if arguments.all_groups else chosen.groups)
+    left_out = _report_left_out(reports, arguments.without_commit, () if arguments.all_groups else chosen.groups)
     unlisted = report_unlisted(chosen.unlisted)
-    worst = max((row.lag for report in reports for row in report.rows if row.lag is not None), default=0)
-    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and arguments.max_lag is not None and worst > arguments.max_lag:
+    lags = [row.lag for report in reports for row in report.rows]
+    behind = any(
+        (arguments.max_lag is not None and (lag.records or 0) > arguments.max_lag)
+        or (arguments.max_lag_seconds is not None and (lag.seconds or 0) > arguments.max_lag_seconds)
+        for lag in lags
+    )
+    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and behind:
         return ExitCode.BEHIND
     return failed or left_out or unlisted
 
@@ -336,8 +351,9 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
     described = await describe_groups(cluster, groups, deadline)
     for group_id, found in described.items():
         refused = _why_not_reset(arguments, group_id, found, resets)
+        share = isinstance(found, GroupDescription) and found.type == SHARE
         if refused is None:
-            committed = await commits_of(cluster, group_id, deadline)
+            committed = await commits_of(cluster, group_id, deadline, share=share)
             if arguments.all_topics and arguments.from_file is None and not committed:
                 refused = BrokerError(
                     f"consumer group '{group_id}' has no committed offsets that this principal may describe; give"
@@ -351,13 +367,15 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
             continue
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
         scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
-        plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline)
+        plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline, share=share)
         notes += plan.warnings
         plans[group_id] = plan.offsets
     if arguments.execute:
         # Every group has its plan before the first commit, so an error in a plan changes no group.
         for group_id, offsets in plans.items():
-            plans[group_id], failed = await _execute(cluster, group_id, offsets, deadline)
+            found = described[group_id]
+            share = isinstance(found, GroupDescription) and found.type == SHARE
+            plans[group_id], failed = await _execute(cluster, group_id, offsets, deadline, share=share)
             failures.update(failed)
             outcome = outcome or next(map(exit_code, failed.values()), ExitCode.DONE)
     _print_reset(arguments, plans, before, notes, failures)
@@ -365,13 +383,13 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
 
 
 async def _execute(
-    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
+    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline, *, share: bool
 ) -> tuple[Mapping[TopicPartition, int], Mapping[str, CoordinatorError]]:
     """Commit the new offsets of one group, and print each error; return the committed offsets and the errors."""
     if not offsets:
         return offsets, {}
     try:
-        committing = await commit_offsets(cluster, group_id, offsets, deadline)
+        committing = await (set_start_offsets if share else commit_offsets)(cluster, group_id, offsets, deadline)
     except CoordinatorError as error:
         warn(f"\nError: {error}")
         return {}, {group_id: error}
@@ -394,8 +412,6 @@ def _why_not_reset(
         missing = found.code == codes.GROUP_ID_NOT_FOUND
         if not missing or (arguments.all_topics and arguments.from_file is None):
             return found
-    elif (other := wrong_type(found, "reset")) is not None:
-        return other
     elif found.state not in INACTIVE:
         return BrokerError(
             f"Assignments can only be reset if the group '{group_id}' is inactive, but the current state is {found.state}.",
@@ -469,15 +485,25 @@ def _print_reset(
 async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``delete``: delete empty groups with their offsets."""
     groups = (await chosen_groups(cluster, arguments, deadline)).complete()
+    described = await describe_groups(cluster, groups, deadline)
     outcome = await delete_groups(cluster, groups, deadline)
     failures = {group: error for group, error in outcome.items() if error is not None}
     deleted = [group for group in outcome if group not in failures]
     if arguments.json:
         print_json({"deleted": deleted, "errors": _failures_as_json(failures)})
-    elif deleted:
-        names = printable(", ".join(f"'{group}'" for group in deleted))
-        print(f"Deletion of requested consumer groups ({names}) was successful.")
+    else:
+        _print_deleted(deleted, described)
     return _report_failures(failures)
+
+
+def _print_deleted(deleted: Iterable[str], described: Mapping[str, GroupDescription | CoordinatorError]) -> None:
+    kinds = grouped(
+        (found.kind if isinstance(found := described[group], GroupDescription) else "consumer group", group)
+        for group in deleted
+    )
+    for kind, groups in kinds.items():
+        names = printable(", ".join(f"'{group}'" for group in groups))
+        print(f"Deletion of requested {kind}s ({names}) was successful.")
 
 
 async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
@@ -486,10 +512,15 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     if len(groups) != 1 or not arguments.topic:
         raise ConfigurationError("delete-offsets takes one group, and one or more --topic flags")
     found = (await describe_groups(cluster, groups, deadline))[groups[0]]
-    if isinstance(found, GroupDescription) and (other := wrong_type(found, "delete-offsets")) is not None:
-        raise other
     partitions = await partitions_of(cluster, arguments.topic, deadline)
-    outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
+    outcome: Mapping[TopicPartition, CoordinatorError | None]
+    if isinstance(found, GroupDescription) and found.type == SHARE:
+        if any(":" in topic for topic in arguments.topic):
+            raise ConfigurationError(f"'{groups[0]}' is a share group, whose offsets are deleted by topic: name no partitions")
+        by_name = await delete_start_offsets(cluster, groups[0], set(arguments.topic), deadline)
+        outcome = {partition: by_name[partition.topic] for partition in sorted(partitions)}
+    else:
+        outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
     failures = {str(partition): error for partition, error in outcome.items() if error is not None}
     if arguments.json:
         rows = [

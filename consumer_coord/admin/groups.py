@@ -1,7 +1,7 @@
 """List, describe and delete groups through their coordinators.
 
-Share groups (KIP-932) and groups of Kafka Streams (KIP-1071) are listed, described and deleted, too; functions for committed
-offsets support consumer groups only.
+There are four kinds of groups: classic groups, groups of the consumer protocol (KIP-848), share groups (KIP-932), and groups of
+Kafka Streams (KIP-1071).
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ from consumer_coord.wire.messages.group import (
     ListGroupsRequest,
 )
 from consumer_coord.wire.messages.share_group import ShareGroupDescribeRequest
-from consumer_coord.wire.messages.streams_group import StreamsGroupDescribeAssignment, StreamsGroupDescribeRequest
+from consumer_coord.wire.messages.streams_group import (
+    StreamsGroupDescribeAssignment,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeTopology,
+)
 
 #: The states of a group without members. In these states, offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
@@ -114,6 +118,19 @@ class GroupDescription(Listing):
     members: tuple[MemberDescription, ...]
     epoch: int | None = None
     target_epoch: int | None = None
+    #: Of a streams group: subtopology -> the topics that its tasks read. Task n reads partition n of each.
+    subtopologies: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+
+    def reads(self, member: MemberDescription) -> frozenset[TopicPartition]:
+        """Return the partitions that a member reads; of a streams group, perhaps also partitions that do not exist."""
+        if self.type != STREAMS:
+            return member.partitions
+        return frozenset(
+            TopicPartition(topic, number)
+            for subtopology, numbers in member.assignment.items()
+            for topic in self.subtopologies.get(subtopology, ())
+            for number in numbers
+        )
 
     @property
     def kind(self) -> str:
@@ -125,9 +142,8 @@ def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
     """Return None for a consumer group; for any other group, the error that ``command`` supports only consumer groups."""
     if group.is_consumer_group:
         return None
-    tool = f"kafka-{group.type.lower()}-groups"
     return BrokerError(
-        f"group '{group.group_id}' is a {group.kind}, but {command} supports only consumer groups; use {tool}",
+        f"group '{group.group_id}' is a {group.kind}, but {command} supports only consumer groups; use describe, lag or top",
         code=codes.INCONSISTENT_GROUP_PROTOCOL,
     )
 
@@ -265,12 +281,21 @@ def _read_group(group: Any, coordinator: Broker, *, kind: str) -> GroupDescripti
         kind,
         PROTOCOL_TYPE if kind == CONSUMER else kind.lower(),
         group.group_state,
-        "" if kind == STREAMS else group.assignor_name,
+        group.assignor_name or "",
         coordinator,
         tuple(_member(member, kind) for member in group.members),
         group.group_epoch,
         group.assignment_epoch,
+        _topics_of(group.topology) if kind == STREAMS and group.topology is not None else {},
     )
+
+
+def _topics_of(topology: StreamsGroupDescribeTopology) -> dict[str, tuple[str, ...]]:
+    """Return subtopology -> its source topics, including those that another subtopology writes."""
+    return {
+        one.subtopology_id: (*one.source_topics, *(topic.name for topic in one.repartition_source_topics))
+        for one in topology.subtopologies or ()
+    }
 
 
 def _member(member: Any, kind: str) -> MemberDescription:

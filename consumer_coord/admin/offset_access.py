@@ -1,17 +1,19 @@
-"""Fetch, set and delete the committed offsets of a group without being a member; look up offsets of logs."""
+"""Fetch, set and delete the committed offsets of a group without being a member."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from consumer_coord.admin.ask import PATIENCE_MS, ask_coordinator, check, refused
-from consumer_coord.errors import AuthorizationError, CoordinatorError, RetriableError, UnknownTopicError
-from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.admin.ask import ask_coordinator, check, refused, row_of
+from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopicError
+from consumer_coord.lag.log_offsets import not_allowed, topics_metadata
+from consumer_coord.lag.partition_lag import Commits, ShareStart
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.group_requests import offset_fetch, offsets_in, senseless_offset
-from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
@@ -29,26 +31,44 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
 )
+from consumer_coord.wire.messages.share_group import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse,
+)
 
-#: The committed offsets of partitions; None: no offset is committed.
-Commits = Results[OffsetAndMetadata | None]
+K = TypeVar("K", TopicPartition, str)
 
 
 async def committed_offsets(
-    cluster: ClusterClient, group_id: str, deadline: Deadline, *, partitions: Iterable[TopicPartition] = ()
+    cluster: ClusterClient,
+    group_id: str,
+    deadline: Deadline,
+    *,
+    partitions: Iterable[TopicPartition] = (),
+    share: bool = False,
 ) -> Commits:
-    """Return all committed offsets of the group; empty for a group that does not exist.
+    """Return all committed offsets of the group, or the start offsets of a share group; empty for a group that does not exist.
 
     None for those of ``partitions`` that have no commit. A response with all commits of a group cannot show that a row is
     missing, so these partitions are asked for by name. A partition that is refused, or has no row until ``deadline``, costs
     only itself. Raise the error of the group, and a retriable error if the coordinator has told nothing until ``deadline``.
     """
-    every = await _ask_commits(cluster, group_id, None, deadline)
+    ask = _ask_starts if share else _ask_commits
+    every = await ask(cluster, group_id, None, deadline)
     others = frozenset(partitions) - every.found.keys() - every.failed.keys()
     if not others:
         return every
     try:
-        named = await _ask_commits(cluster, group_id, others, deadline)
+        named = await ask(cluster, group_id, others, deadline)
     except RetriableError as error:
         if not every.found:
             raise
@@ -59,19 +79,48 @@ async def committed_offsets(
 async def _ask_commits(
     cluster: ClusterClient, group_id: str, asked: Collection[TopicPartition] | None, deadline: Deadline
 ) -> Commits:
+    """Ask for committed offsets; see :func:`_ask`."""
+
+    def read(answer: OffsetFetchResponse, sender: Broker) -> Commits:
+        return _read_commits(cluster, answer, group_id, sender, asked)
+
+    return await _ask(cluster, group_id, offset_fetch(group_id, asked), deadline, read)
+
+
+async def _ask_starts(
+    cluster: ClusterClient, group_id: str, asked: Collection[TopicPartition] | None, deadline: Deadline
+) -> Commits:
+    """Ask for a share group's start offsets; see :func:`_ask`."""
+    topics = None
+    if asked is not None:
+        topics = [
+            DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=numbers)
+            for topic, numbers in by_topic(asked).items()
+        ]
+    group = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=topics)
+
+    def read(answer: DescribeShareGroupOffsetsResponse, sender: Broker) -> Commits:
+        return _read_starts(cluster, answer, group_id, sender, asked)
+
+    return await _ask(cluster, group_id, DescribeShareGroupOffsetsRequest(groups=[group]), deadline, read)
+
+
+async def _ask(
+    cluster: ClusterClient, group_id: str, request: Any, deadline: Deadline, read: Callable[[Any, Broker], Commits]
+) -> Commits:
     """Ask until every partition has an answer, or until ``deadline``: then the answers so far count, if there are any."""
     known: Commits = Results()
 
-    def read(answer: OffsetFetchResponse, sender: Broker) -> Commits:
+    def complete(answer: Any, sender: Broker) -> Commits:
         nonlocal known
-        known = _read_commits(cluster, answer, group_id, sender, asked)
+        known = read(answer, sender)
         for error in known.failed.values():
             if isinstance(error, RetriableError):
                 raise error
         return known
 
     try:
-        return await ask_coordinator(cluster, group_id, offset_fetch(group_id, asked), deadline, read)
+        return await ask_coordinator(cluster, group_id, request, deadline, complete)
     except RetriableError:
         if not known.found:
             raise
@@ -100,6 +149,81 @@ def _read_commits(
             elif asked is not None:
                 found[partition] = None
     return Results(found, failed)
+
+
+def _read_starts(
+    cluster: ClusterClient,
+    answer: DescribeShareGroupOffsetsResponse,
+    group_id: str,
+    sender: Broker,
+    asked: Collection[TopicPartition] | None,
+) -> Commits:
+    name = "DescribeShareGroupOffsets"
+    group = row_of(cluster, name, sender, group_id, answer.groups, lambda row: row.group_id)
+    check(group.error_code, group_id, name)
+    rows = [(TopicPartition(topic.topic_name, row.partition_index), row) for topic in group.topics for row in topic.partitions]
+    matched = cluster.answers.match(name, sender.address, dict(rows) if asked is None else asked, rows)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    failed: dict[TopicPartition, CoordinatorError] = dict(matched.unanswered)
+    for partition, row in sorted(matched.rows.items()):
+        try:
+            check(row.error_code, group_id, f"{name} of {partition}")
+        except CoordinatorError as error:
+            failed[partition] = error
+        else:
+            lag = row.lag if row.lag >= 0 else None
+            found[partition] = ShareStart(row.start_offset, row.leader_epoch, "", lag) if row.start_offset >= 0 else None
+    return Results(found, failed)
+
+
+async def set_start_offsets(
+    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> Mapping[TopicPartition, CoordinatorError | None]:
+    """Set the start offsets of a share group without members; return for each partition None or its error."""
+    name = "AlterShareGroupOffsets"
+    topics = [
+        AlterShareGroupOffsetsRequestTopic(
+            topic_name=topic,
+            partitions=[
+                AlterShareGroupOffsetsRequestPartition(
+                    partition_index=number, start_offset=offsets[TopicPartition(topic, number)]
+                )
+                for number in numbers
+            ],
+        )
+        for topic, numbers in by_topic(offsets).items()
+    ]
+
+    def refusal(partition: TopicPartition, code: int) -> CoordinatorError:
+        return refused(code, group_id, f"{name} of {partition}")
+
+    def read(answer: AlterShareGroupOffsetsResponse, sender: Broker) -> dict[TopicPartition, CoordinatorError | None]:
+        check(answer.error_code, group_id, name)
+        rows = (
+            (TopicPartition(topic.topic_name, row.partition_index), row)
+            for topic in answer.responses
+            for row in topic.partitions
+        )
+        return _outcomes(cluster, name, rows, sender, offsets, refusal)
+
+    request = AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics)
+    return await ask_coordinator(cluster, group_id, request, deadline, read)
+
+
+async def delete_start_offsets(
+    cluster: ClusterClient, group_id: str, topics: Collection[str], deadline: Deadline
+) -> Mapping[str, CoordinatorError | None]:
+    """Delete a share group's offsets of whole topics; return for each topic None or its error."""
+    name = "DeleteShareGroupOffsets"
+
+    def read(answer: DeleteShareGroupOffsetsResponse, sender: Broker) -> dict[str, CoordinatorError | None]:
+        check(answer.error_code, group_id, name)
+        rows = ((row.topic_name, row) for row in answer.responses)
+        return _outcomes(cluster, name, rows, sender, topics, lambda topic, code: refused(code, group_id, f"{name} of {topic}"))
+
+    rows = [DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in sorted(topics)]
+    request = DeleteShareGroupOffsetsRequest(group_id=group_id, topics=rows)
+    return await ask_coordinator(cluster, group_id, request, deadline, read)
 
 
 async def commit_offsets(
@@ -134,7 +258,7 @@ async def commit_offsets(
         return refused(code, group_id, f"OffsetCommit of {partition}")
 
     def read(answer: OffsetCommitResponse, sender: Broker) -> dict[TopicPartition, CoordinatorError | None]:
-        return _outcomes(cluster, "OffsetCommit", answer, sender, offsets, refusal)
+        return _outcomes(cluster, "OffsetCommit", _rows(answer), sender, offsets, refusal)
 
     return await ask_coordinator(cluster, group_id, by_name, deadline, read)
 
@@ -154,41 +278,38 @@ async def delete_offsets(
     def read(answer: OffsetDeleteResponse, sender: Broker) -> dict[TopicPartition, CoordinatorError | None]:
         check(answer.error_code, group_id, "OffsetDelete")
         return _outcomes(
-            cluster, "OffsetDelete", answer, sender, wanted, lambda _, code: refused(code, group_id, "OffsetDelete")
+            cluster, "OffsetDelete", _rows(answer), sender, wanted, lambda _, code: refused(code, group_id, "OffsetDelete")
         )
 
     return await ask_coordinator(cluster, group_id, OffsetDeleteRequest(group_id=group_id, topics=topics), deadline, read)
 
 
+def _rows(answer: OffsetCommitResponse | OffsetDeleteResponse) -> Iterator[tuple[TopicPartition, Any]]:
+    return ((TopicPartition(topic.name, row.partition_index), row) for topic in answer.topics for row in topic.partitions)
+
+
 def _outcomes(
     cluster: ClusterClient,
     request: str,
-    answer: OffsetCommitResponse | OffsetDeleteResponse,
+    rows: Iterable[tuple[K, Any]],
     sender: Broker,
-    asked: Collection[TopicPartition],
-    refusal: Callable[[TopicPartition, int], CoordinatorError],
-) -> dict[TopicPartition, CoordinatorError | None]:
-    """Return None or the ``refusal`` of each partition; raise a retriable error if a row is missing or has such an error."""
-    rows = ((TopicPartition(topic.name, row.partition_index), row) for topic in answer.topics for row in topic.partitions)
+    asked: Collection[K],
+    refusal: Callable[[K, int], CoordinatorError],
+) -> dict[K, CoordinatorError | None]:
+    """Return None or the ``refusal`` of each partition (or topic).
+
+    Raise a retriable error if a row is missing or has such an error.
+    """
     matched = cluster.answers.match(request, sender.address, asked, rows)
     for error in matched.unanswered.values():
         raise error
-    outcome: dict[TopicPartition, CoordinatorError | None] = {}
-    for partition, row in sorted(matched.rows.items()):
+    outcome: dict[K, CoordinatorError | None] = {}
+    for key, row in sorted(matched.rows.items()):
         code = row.error_code
         if codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            raise RetriableError(f"{request} of {partition}: {codes.error_name(code)}", code=code)
-        outcome[partition] = None if code == codes.NONE else refusal(partition, code)
+            raise RetriableError(f"{request} of {key}: {codes.error_name(code)}", code=code)
+        outcome[key] = None if code == codes.NONE else refusal(key, code)
     return outcome
-
-
-async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
-    """Fetch new metadata of topics, or of all topics (None); topics that do not exist are missing from the metadata."""
-    watch = cluster.watch(None if topics is None else frozenset(topics), lambda _: None)
-    try:
-        return await cluster.refresh(deadline)
-    finally:
-        cluster.unwatch(watch)
 
 
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
@@ -203,57 +324,12 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
     missing = [topic for topic in wanted if topic not in counts]
     hidden = [topic for topic in missing if metadata.errors.get(topic) == codes.TOPIC_AUTHORIZATION_FAILED]
     if hidden:
-        raise _not_allowed(hidden)
+        raise not_allowed(hidden)
     if missing:
         names = (await topics_metadata(cluster, None, deadline)).topics
         suggested = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
         raise UnknownTopicError(f"no such topic: {suggested}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
-
-
-def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
-    return AuthorizationError(
-        f"the principal may not see topic {', '.join(topics)}. To describe a group, the principal needs DESCRIBE on the group's"
-        " topics; to reset a group, it needs READ on these topics",
-        code=codes.TOPIC_AUTHORIZATION_FAILED,
-    )
-
-
-async def log_offsets(
-    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline
-) -> Results[ListedOffset]:
-    """Return the offset of each partition at its timestamp (LATEST, EARLIEST), or why it is unknown.
-
-    A deleted or hidden partition, or one whose leader does not answer, delays the others for at most :data:`PATIENCE_MS`.
-    """
-    if not wanted:
-        return Results()
-    metadata = await topics_metadata(cluster, {partition.topic for partition in wanted}, deadline)
-    unknown = {partition: why for partition in sorted(wanted) if (why := _why_unreadable(metadata, partition)) is not None}
-    readable = {partition: stamp for partition, stamp in wanted.items() if partition not in unknown}
-    if not readable:
-        return Results({}, unknown)
-    result = await list_offsets(cluster, readable, Deadline.after(deadline.within(PATIENCE_MS)))
-    if not result.found and result.retriable and not deadline.passed:
-        result = await list_offsets(cluster, readable, deadline)
-    # A topic may have been deleted since its metadata was read.
-    failed = {partition: _why_unreadable(cluster.metadata, partition) or why for partition, why in result.failed.items()}
-    return Results(result.found, {**unknown, **failed})
-
-
-def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
-    """Return the reason why an offset of a partition cannot be requested, or None if a request is possible."""
-    topic, code = metadata.topics.get(partition.topic), metadata.errors.get(partition.topic)
-    if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        return _not_allowed([partition.topic])
-    if topic is None and code not in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID, codes.INVALID_TOPIC_EXCEPTION):
-        why = "no row" if code is None else codes.error_name(code)
-        return RetriableError(f"it is unknown whether {partition} exists: the response to Metadata has {why}")
-    if topic is None or not 0 <= partition.partition < topic.partition_count:
-        return UnknownTopicError(f"{partition} does not exist", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic.leaders[partition.partition] not in metadata.brokers:
-        return RetriableError(f"{partition} currently has no leader", code=codes.LEADER_NOT_AVAILABLE)
-    return None
 
 
 def require_known(partitions: Iterable[TopicPartition], known: Iterable[TopicPartition]) -> None:

@@ -50,6 +50,14 @@ def positive(text: str) -> float:
     return number
 
 
+def not_negative(text: str) -> float:
+    """Parse a number that is at least 0, for argparse."""
+    number = float(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
 def count(text: str) -> int:
     """Parse a whole number above 0, for argparse."""
     number = int(text)

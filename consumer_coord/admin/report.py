@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from consumer_coord.admin.ask import patiently
-from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
-from consumer_coord.admin.offset_access import Commits, committed_offsets, log_offsets
-from consumer_coord.errors import CoordinatorError, UnknownTopicError
-from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset
+from consumer_coord.admin.groups import SHARE, STREAMS, GroupDescription, MemberDescription, describe_groups
+from consumer_coord.admin.offset_access import committed_offsets
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.lag.group_lag import read_lags
+from consumer_coord.lag.log_offsets import topics_metadata
+from consumer_coord.lag.partition_lag import Commits, LagPolicy, PartitionLag
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
 
 @attrs.frozen
 class PartitionRow:
-    """A partition that is assigned to a member or has a committed offset; unknown fields are None.
-
-    ``beginning`` is the first offset of the log; it is looked up only if the partition has no commit. ``unknown``: why the lag
-    is unknown, or None.
-    """
+    """A partition that is assigned to a member or has a committed offset."""
 
     partition: TopicPartition
-    committed: OffsetAndMetadata | None
-    end: int | None
+    lag: PartitionLag
     member: MemberDescription | None
-    beginning: int | None = None
-    unknown: CoordinatorError | None = None
-
-    @property
-    def position(self) -> int | None:
-        """The offset from which the lag counts: the committed offset, or the beginning of the log."""
-        return self.beginning if self.committed is None else self.committed.offset
-
-    @property
-    def lag(self) -> int | None:
-        """The number of offsets between :attr:`position` and the end of the log; None if unknown."""
-        if self.position is None or self.end is None:
-            return None
-        return max(0, self.end - self.position)
-
-    @property
-    def deleted(self) -> bool:
-        """True if the partition no longer exists."""
-        return isinstance(self.unknown, UnknownTopicError)
 
 
 @attrs.frozen
@@ -63,17 +39,31 @@ class GroupReport:
     @property
     def lag(self) -> int:
         """The sum of the known lags of the group's partitions."""
-        return sum(row.lag for row in self.rows if row.lag is not None)
+        return sum(row.lag.records or 0 for row in self.rows)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """The age of the oldest first unread record, among those that are known; None if none is."""
+        return max((row.lag.seconds for row in self.rows if row.lag.seconds is not None), default=None)
 
     @property
     def left_out(self) -> Mapping[TopicPartition, CoordinatorError]:
         """The partitions that :attr:`lag` does not include, with the reason."""
-        return {row.partition: row.unknown for row in self.rows if row.unknown is not None}
+        return {row.partition: row.lag.unknown for row in self.rows if row.lag.unknown is not None}
+
+    @property
+    def seconds_left_out(self) -> Mapping[TopicPartition, CoordinatorError]:
+        """The partitions whose lag in seconds is unknown although their lag is known, with the reason."""
+        return {
+            row.partition: row.lag.seconds_unknown
+            for row in self.rows
+            if row.lag.seconds_unknown is not None and row.lag.unknown is None
+        }
 
     @property
     def uncommitted(self) -> tuple[TopicPartition, ...]:
-        """The partitions without a commit, whose lag counts from the beginning of the log."""
-        return tuple(row.partition for row in self.rows if row.committed is None and row.lag is not None)
+        """The partitions without a commit whose lag is known."""
+        return tuple(row.partition for row in self.rows if row.lag.committed is None and row.lag.records is not None)
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole report as values that JSON can represent; ``docs/commands.md`` describes the fields."""
@@ -89,47 +79,46 @@ class GroupReport:
             "target_epoch": group.target_epoch,
             "members": [attrs.asdict(member) for member in group.members],
             "lag": self.lag,
+            "lag_seconds": self.lag_seconds,
             "partitions": [_row_as_json(row) for row in self.rows],
-            "left_out": self.left_out_as_json(),
+            **self.left_out_as_json(),
         }
 
-    def left_out_as_json(self) -> list[dict[str, Any]]:
-        """Return the partitions that the lag does not include, and the reasons."""
-        return [{**partition._asdict(), "error": str(error), "code": error.code} for partition, error in self.left_out.items()]
+    def left_out_as_json(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the partitions that the lag, and the lag in seconds, do not include, and the reasons."""
+        left = {"left_out": self.left_out, "seconds_left_out": self.seconds_left_out}
+        return {
+            name: [{**partition._asdict(), "error": str(error), "code": error.code} for partition, error in of.items()]
+            for name, of in left.items()
+        }
 
 
 def _row_as_json(row: PartitionRow) -> dict[str, Any]:
+    committed = row.lag.committed
     return {
         **row.partition._asdict(),
-        "offset": None if row.committed is None else row.committed.offset,
-        "leader_epoch": None if row.committed is None or row.committed.leader_epoch < 0 else row.committed.leader_epoch,
-        "metadata": None if row.committed is None else row.committed.metadata,
-        "beginning": row.beginning,
-        "end": row.end,
-        "lag": row.lag,
+        "offset": None if committed is None else committed.offset,
+        "leader_epoch": None if committed is None or committed.leader_epoch < 0 else committed.leader_epoch,
+        "metadata": None if committed is None else committed.metadata,
+        "start": row.lag.start,
+        "end": row.lag.end,
+        "lag": row.lag.records,
+        "lag_seconds": row.lag.seconds,
         "member_id": None if row.member is None else row.member.member_id,
     }
 
 
 async def report_groups(
-    cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline, *, offsets: bool = True
+    cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline, policy: LagPolicy | None
 ) -> Mapping[str, GroupReport | CoordinatorError]:
-    """Return for each group its report or its error; without ``offsets`` the rows are empty."""
+    """Return for each group its report or its error; without a ``policy`` for the lag, the rows are empty."""
     described = await describe_groups(cluster, group_ids, deadline)
-    # Only consumer groups: share groups have no committed offsets, and streams groups assign tasks instead of partitions.
     groups = {
-        group_id: found
-        for group_id, found in described.items()
-        if offsets and isinstance(found, GroupDescription) and found.is_consumer_group
+        group_id: found for group_id, found in described.items() if policy is not None and isinstance(found, GroupDescription)
     }
-    committed = await patiently(
-        groups,
-        lambda group_id, limit: committed_offsets(cluster, group_id, limit, partitions=_assigned(groups[group_id])),
-        deadline,
-    )
-    known = [found for found in committed.values() if isinstance(found, Results)]
-    wanted = {partition for found in known for partition in (*found.found, *found.failed)}
-    logs = await read_logs(cluster, wanted, known, deadline)
+    committed = await patiently(groups, lambda group_id, limit: _offsets_of(cluster, groups[group_id], limit), deadline)
+    known = {group_id: found for group_id, found in committed.items() if isinstance(found, Results)}
+    lags = await read_lags(cluster, known, policy or LagPolicy(), deadline)
     reports: dict[str, GroupReport | CoordinatorError] = {}
     for group_id, found in described.items():
         commits = committed.get(group_id, Results())
@@ -138,55 +127,32 @@ async def report_groups(
         elif isinstance(commits, CoordinatorError):
             reports[group_id] = commits
         else:
-            reports[group_id] = GroupReport(found, _rows(found, commits, logs) if group_id in groups else ())
+            reports[group_id] = GroupReport(found, _rows(found, lags.groups.get(group_id, {})))
     return reports
 
 
-def _assigned(group: GroupDescription) -> frozenset[TopicPartition]:
-    return frozenset(partition for member in group.members for partition in member.partitions)
+async def _offsets_of(cluster: ClusterClient, group: GroupDescription, deadline: Deadline) -> Commits:
+    """Return the commits or the start offsets of a group, also of assigned partitions without any."""
+    assigned = frozenset(partition for member in group.members for partition in group.reads(member))
+    if group.type == STREAMS and assigned:
+        # The topics of a subtopology may have different numbers of partitions.
+        topics = {partition.topic for partition in assigned}
+        counts = (await topics_metadata(cluster, topics, deadline)).partitions(topics)
+        assigned = frozenset(one for one in assigned if one.partition < counts.get(one.topic, one.partition + 1))
+    return await committed_offsets(cluster, group.group_id, deadline, partitions=assigned, share=group.type == SHARE)
 
 
-@attrs.frozen
-class Logs:
-    """The ends of logs, and the beginnings of those without a commit of some group."""
-
-    ends: Results[ListedOffset]
-    beginnings: Results[ListedOffset]
-
-
-async def read_logs(
-    cluster: ClusterClient, partitions: Iterable[TopicPartition], commits: Iterable[Commits], deadline: Deadline
-) -> Logs:
-    """Look up the ends of ``partitions``, and the beginnings of the partitions without a commit in ``commits``."""
-    uncommitted = {partition for group in commits for partition, found in group.found.items() if found is None}
-    ends, beginnings = await asyncio.gather(
-        log_offsets(cluster, dict.fromkeys(partitions, LATEST), deadline),
-        log_offsets(cluster, dict.fromkeys(uncommitted, EARLIEST), deadline),
-    )
-    return Logs(ends, beginnings)
-
-
-def _rows(group: GroupDescription, commits: Commits, logs: Logs) -> tuple[PartitionRow, ...]:
-    def row(partition: TopicPartition, member: MemberDescription | None) -> PartitionRow:
-        committed = commits.found.get(partition)
-        end, beginning = logs.ends.found.get(partition), None
-        unknown = commits.failed.get(partition) or logs.ends.failed.get(partition)
-        if committed is None:
-            beginning = logs.beginnings.found.get(partition)
-            unknown = unknown or logs.beginnings.failed.get(partition)
-        return PartitionRow(
-            partition,
-            committed,
-            None if end is None else end.offset,
-            member,
-            None if beginning is None or partition in commits.failed else beginning.offset,
-            unknown,
-        )
-
+def _rows(group: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]) -> tuple[PartitionRow, ...]:
     # As in Kafka's tool, the members with the most partitions are first.
     members = sorted(group.members, key=lambda one: -len(one.partitions))
-    rows = [row(partition, member) for member in members for partition in sorted(member.partitions)]
-    assigned = _assigned(group)
-    others = (commits.found.keys() | commits.failed.keys()) - assigned
-    rows += [row(partition, None) for partition in sorted(others)]
+    if group.type == SHARE:
+        # Several members may read a partition, so a partition has no member.
+        members = []
+    rows = [
+        PartitionRow(partition, lags[partition], member)
+        for member in members
+        for partition in sorted(group.reads(member))
+        if partition in lags
+    ]
+    rows += [PartitionRow(one, lags[one], None) for one in sorted(lags.keys() - {row.partition for row in rows})]
     return tuple(rows)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known, topics_metadata
+from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.lag.log_offsets import topics_metadata
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
@@ -56,9 +57,15 @@ class Plan:
 
 
 async def plan_reset(
-    cluster: ClusterClient, group_id: str, reset: Reset, partitions: frozenset[TopicPartition], deadline: Deadline
+    cluster: ClusterClient,
+    group_id: str,
+    reset: Reset,
+    partitions: frozenset[TopicPartition],
+    deadline: Deadline,
+    *,
+    share: bool = False,
 ) -> Plan:
-    """Compute new offsets; change nothing.
+    """Compute new offsets, or new start offsets of a share group; change nothing.
 
     ``partitions`` are the partitions to reset; the rule FILE ignores them. As in Kafka's tool, an offset outside the log is
     replaced by the log's first or end offset, with a warning. Raise :class:`ConfigurationError` if the rule does not apply to a
@@ -82,7 +89,7 @@ async def plan_reset(
         return await _inside_the_log(cluster, reset.offsets, deadline)
     if reset.rule is Rule.OFFSET:
         return await _inside_the_log(cluster, dict.fromkeys(scope, reset.value), deadline)
-    commits = await commits_of(cluster, group_id, deadline, partitions=scope)
+    commits = await commits_of(cluster, group_id, deadline, partitions=scope, share=share)
     current = {partition: committed.offset for partition, committed in commits.items() if partition in scope}
     uncommitted = scope - current.keys()
     if reset.rule is Rule.CURRENT:
@@ -96,10 +103,15 @@ async def plan_reset(
 
 
 async def commits_of(
-    cluster: ClusterClient, group_id: str, deadline: Deadline, *, partitions: Iterable[TopicPartition] = ()
+    cluster: ClusterClient,
+    group_id: str,
+    deadline: Deadline,
+    *,
+    partitions: Iterable[TopicPartition] = (),
+    share: bool = False,
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Return the group's commits, also those of ``partitions``; raise the error of a partition whose commit is unknown."""
-    found = (await committed_offsets(cluster, group_id, deadline, partitions=partitions)).complete()
+    found = (await committed_offsets(cluster, group_id, deadline, partitions=partitions, share=share)).complete()
     return {partition: committed for partition, committed in found.items() if committed is not None}
 
 

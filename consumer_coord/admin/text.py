@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from consumer_coord.admin.groups import CONSUMER, Listing
+from consumer_coord.admin.groups import CONSUMER, SHARE, STREAMS, Listing
 from consumer_coord.admin.report import GroupReport, PartitionRow
+from consumer_coord.errors import NoOffsetError
 from consumer_coord.printable import printable
 from consumer_coord.topic_partition import TopicPartition
+
+N = TypeVar("N", int, float)
 
 MISSING = "-"
 #: Cells for a value that a broker did not answer, and for a partition that no longer exists.
@@ -31,24 +35,41 @@ def table(columns: Iterable[Column]) -> str:
     return "\n".join(map(" ".join, zip(*padded, strict=True)))
 
 
-def offsets_table(report: GroupReport, *, verbose: bool) -> str:
-    """Return the table of ``--describe --offsets``."""
-    rows = report.rows
-    committed = [row.committed for row in rows]
+def offsets_table(report: GroupReport, *, verbose: bool, seconds: bool) -> str:
+    """Return the table of ``--describe --offsets``, as Kafka's tool for this kind of group prints it.
+
+    ``seconds`` adds a column that Kafka's tools do not have.
+    """
+    rows, kind = report.rows, report.group.type
+    committed = [row.lag.committed for row in rows]
     members = [row.member for row in rows]
-    epochs = [None if one is None or one.leader_epoch < 0 else one.leader_epoch for one in committed]
+    offsets = [None if one is None else one.offset for one in committed]
+    epochs: Column = (
+        "LEADER-EPOCH",
+        15,
+        [None if one is None or one.leader_epoch < 0 else one.leader_epoch for one in committed],
+    )
+    ends: Column = ("LOG-END-OFFSET", 15, [_known(row, row.lag.end) for row in rows])
+    lags = [_known(row, row.lag.records) for row in rows]
+    if kind == SHARE:
+        counts: list[Column] = [*([epochs] if verbose else []), ("START-OFFSET", 13, offsets), ("LAG", 15, lags)]
+    elif kind == STREAMS:
+        counts = [*([("CURRENT-OFFSET", 15, offsets), epochs, ends] if verbose else []), ("OFFSET-LAG", 15, lags)]
+    else:
+        counts = [*([epochs] if verbose else []), ("CURRENT-OFFSET", 15, offsets), ends, ("LAG", 15, lags)]
+    owners: list[Column] = [
+        ("CONSUMER-ID", 15, [None if one is None else one.member_id for one in members]),
+        ("HOST", 15, [None if one is None else one.host for one in members]),
+        ("CLIENT-ID", 0, [None if one is None else one.client_id for one in members]),
+    ]
     return table(
         [
             ("GROUP", 15, [report.group.group_id] * len(rows)),
             ("TOPIC", 15, [row.partition.topic for row in rows]),
             ("PARTITION", 10, [row.partition.partition for row in rows]),
-            *([("LEADER-EPOCH", 15, epochs)] if verbose else []),
-            ("CURRENT-OFFSET", 15, [None if one is None else one.offset for one in committed]),
-            ("LOG-END-OFFSET", 15, [_known(row, row.end) for row in rows]),
-            ("LAG", 15, [_known(row, row.lag) for row in rows]),
-            ("CONSUMER-ID", 15, [None if one is None else one.member_id for one in members]),
-            ("HOST", 15, [None if one is None else one.host for one in members]),
-            ("CLIENT-ID", 0, [None if one is None else one.client_id for one in members]),
+            *counts,
+            *([("LAG-SECONDS", 15, [seconds_cell([row]) for row in rows])] if seconds else []),
+            *(owners if kind not in (SHARE, STREAMS) else []),
         ]
     )
 
@@ -145,34 +166,50 @@ def listing_table(listings: Sequence[Listing], *, state: bool, type_: bool) -> s
 
 
 def _known(row: PartitionRow, value: int | None) -> int | str | None:
-    """Return a value, or why it is not known."""
-    if value is not None or row.unknown is None:
+    """Return a value, or why it is not known; None if that is because the group has no commit."""
+    if value is not None or row.lag.unknown is None or isinstance(row.lag.unknown, NoOffsetError):
         return value
-    return DELETED if row.deleted else UNKNOWN
+    return DELETED if row.lag.deleted else UNKNOWN
 
 
 def lag_cell(rows: Sequence[PartitionRow], combine: Callable[[Iterable[int]], int] = sum) -> int | str:
     """Return the lag of partitions; "unknown" or, if the lag of some is known, at least that lag. Deleted ones have none."""
-    left = [row for row in rows if not row.deleted]
-    if rows and not left:
+    return _combined([row.lag.records for row in rows if not row.lag.deleted], combine, rows)
+
+
+def seconds_cell(rows: Sequence[PartitionRow]) -> float | str:
+    """Return the largest lag of partitions in seconds, in the same way."""
+    return _combined([row.lag.seconds for row in rows if not row.lag.deleted], max, rows)
+
+
+def _combined(values: Sequence[N | None], combine: Callable[[Iterable[N]], N], rows: Sequence[PartitionRow]) -> N | int | str:
+    if rows and not values:
         return DELETED
-    known = [row.lag for row in left if row.lag is not None]
+    known = [value for value in values if value is not None]
     if not known:
-        return UNKNOWN if left else 0
-    return combine(known) if len(known) == len(left) else f">={combine(known)}"
+        return UNKNOWN if values else 0
+    return combine(known) if len(known) == len(values) else f">={combine(known)}"
 
 
-def lag_table(reports: Iterable[GroupReport], unknown: Iterable[str] = ()) -> str:
+def lag_table(reports: Iterable[GroupReport], unknown: Iterable[str] = (), *, seconds: bool) -> str:
     """Return the table of ``lag``: one line for each group and topic, and for each group that is unknown."""
     lines = [
-        (report.group.group_id, topic, [row for row in report.rows if row.partition.topic == topic], report.group.state)
+        (report.group, topic, [row for row in report.rows if row.partition.topic == topic])
         for report in reports
         for topic in sorted({row.partition.topic for row in report.rows})
     ]
-    cells: list[Sequence[object]] = [
-        (group_id, topic, len(rows), lag_cell(rows), lag_cell(rows, max), state) for group_id, topic, rows, state in lines
-    ]
-    cells += [(group_id, None, None, UNKNOWN, UNKNOWN, UNKNOWN) for group_id in unknown]
-    names = (("GROUP", 15), ("TOPIC", 15), ("#PARTITIONS", 11), ("LAG", 15), ("MAX-LAG", 15), ("STATE", 0))
-    columns = zip(*cells, strict=True) if cells else ((),) * len(names)
-    return table((name, width, column) for (name, width), column in zip(names, columns, strict=True))
+    names = [group.group_id for group, _, _ in lines]
+    left = list(unknown)
+    none, untold = [None] * len(left), [UNKNOWN] * len(left)
+    ages: list[Column] = [("LAG-SECONDS", 15, [*(seconds_cell(rows) for _, _, rows in lines), *untold])]
+    return table(
+        [
+            ("GROUP", 15, [*names, *left]),
+            ("TOPIC", 15, [*(topic for _, topic, _ in lines), *none]),
+            ("#PARTITIONS", 11, [*(len(rows) for _, _, rows in lines), *none]),
+            ("LAG", 15, [*(lag_cell(rows) for _, _, rows in lines), *untold]),
+            ("MAX-LAG", 15, [*(lag_cell(rows, max) for _, _, rows in lines), *untold]),
+            *(ages if seconds else []),
+            ("STATE", 0, [*(group.state for group, _, _ in lines), *untold]),
+        ]
+    )

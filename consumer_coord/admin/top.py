@@ -14,7 +14,15 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin import text
-from consumer_coord.admin.commands import ExitCode, chosen_groups, consumer_groups, exit_code, report_unlisted, warn
+from consumer_coord.admin.commands import (
+    ExitCode,
+    chosen_groups,
+    exit_code,
+    note_uncommitted,
+    report_unlisted,
+    warn,
+)
+from consumer_coord.admin.lag_flags import lag_policy
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
@@ -23,6 +31,8 @@ from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
 
 COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", "WRITTEN/S", "CAUGHT-UP-IN")
+#: A further column for ``--seconds``.
+SECONDS = "LAG-SECONDS"
 
 
 @attrs.frozen
@@ -44,6 +54,10 @@ class Sample:
     end: int
     measured: frozenset[int] = frozenset()
     unknown: int = 0
+    #: The age of the oldest first unread record, in seconds; None if it was not asked for, or is unknown.
+    lag_seconds: float | None = None
+    #: The same for the table: None if it was not asked for.
+    seconds_cell: float | str | None = None
 
     @property
     def lag_cell(self) -> int | str:
@@ -75,26 +89,32 @@ class Row:
         left = self.caught_up_in_s
         caught_up = "now" if sample.lag_cell == 0 else None if left is None else f"{left:.0f}s"
         counts = [sample.members, sample.topic, sample.partitions, sample.lag_cell]
-        return [sample.group, sample.state, *counts, *rates, caught_up]
+        ages = [] if sample.seconds_cell is None else [sample.seconds_cell]
+        return [sample.group, sample.state, *counts, *rates, caught_up, *ages]
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for one line of JSON."""
-        hidden = ("at", "position", "end", "measured")
+        hidden = ("at", "position", "end", "measured", "seconds_cell")
         shown = attrs.asdict(self.sample, filter=lambda field, _: field.name not in hidden)
         return {**shown, "read_per_s": self.read, "written_per_s": self.written, "caught_up_in_s": self.caught_up_in_s}
 
 
-def samples(found: Mapping[str, GroupReport | CoordinatorError], at: float) -> Iterator[Sample]:
-    """Yield one sample for each topic of each group, and one for each group without topics or whose broker did not answer."""
+def samples(found: Mapping[str, GroupReport | CoordinatorError], at: float, *, seconds: bool = False) -> Iterator[Sample]:
+    """Yield one sample for each topic of each group, and one for each group without topics or whose broker did not answer.
+
+    ``seconds``: whether the reports have the lag in seconds.
+    """
     for group_id, report in found.items():
         if isinstance(report, CoordinatorError):
             if isinstance(report, RetriableError):
-                yield Sample(at, group_id, text.UNKNOWN, None, text.MISSING, None, None, 0, 0, unknown=1)
+                cell = text.UNKNOWN if seconds else None
+                yield Sample(at, group_id, text.UNKNOWN, None, text.MISSING, None, None, 0, 0, unknown=1, seconds_cell=cell)
             continue
         group = report.group
         for topic in sorted({row.partition.topic for row in report.rows}) or [text.MISSING]:
             known = [row for row in report.rows if row.partition.topic == topic]
-            measured = [row for row in known if row.lag is not None]
+            measured = [row for row in known if row.lag.records is not None]
+            ages = [row.lag.seconds for row in known if row.lag.seconds is not None]
             yield Sample(
                 at,
                 group.group_id,
@@ -102,11 +122,13 @@ def samples(found: Mapping[str, GroupReport | CoordinatorError], at: float) -> I
                 len(group.members),
                 topic,
                 len(known),
-                sum(row.lag or 0 for row in measured) if measured or not known else None,
-                sum(row.position or 0 for row in measured),
-                sum(row.end or 0 for row in measured),
+                sum(row.lag.records or 0 for row in measured) if measured or not known else None,
+                sum(row.lag.position or 0 for row in measured),
+                sum(row.lag.end or 0 for row in measured),
                 frozenset(row.partition.partition for row in measured),
-                sum(row.lag is None and not row.deleted for row in known),
+                sum(row.lag.records is None and not row.lag.deleted for row in known),
+                max(ages, default=None),
+                text.seconds_cell(known) if seconds else None,
             )
 
 
@@ -141,7 +163,8 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
             deadline, outcome = Deadline.after(arguments.timeout), ExitCode.DONE
             try:
                 chosen = await chosen_groups(cluster, arguments, deadline)
-                found = _answered(consumer_groups(await report_groups(cluster, chosen.groups, deadline), "top"))
+                reports = await report_groups(cluster, chosen.groups, deadline, lag_policy(arguments))
+                found = _answered(reports)
             except RetriableError as error:
                 if arguments.count is not None:
                     raise
@@ -152,9 +175,13 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
                 if isinstance(refused, CoordinatorError) and not arguments.all_groups:
                     warn(f"\nError: {refused}")
                     return exit_code(refused)
-                current = list(samples(found, now()))
+                current = list(samples(found, now(), seconds=arguments.seconds))
                 show(rows(current, previous))
                 outcome = outcome or _report_unknown(found)
+                if not seen:
+                    for report in found.values():
+                        if isinstance(report, GroupReport) and report.uncommitted:
+                            note_uncommitted(report, arguments.without_commit)
                 previous = {(sample.group, sample.topic): sample for sample in current}
             seen += 1
             if seen == arguments.count:
@@ -183,27 +210,29 @@ def _report_unknown(found: Mapping[str, GroupReport | CoordinatorError]) -> Exit
             outcome = ExitCode.INCOMPLETE
         elif isinstance(one, GroupReport):
             for row in one.rows:
-                if row.unknown is not None:
-                    warn(f"Warning: {row.partition} of group '{group_id}': {row.unknown}")
-                    outcome = outcome if row.deleted else ExitCode.INCOMPLETE
+                why = row.lag.unknown or row.lag.seconds_unknown
+                if why is not None:
+                    warn(f"Warning: {row.partition} of group '{group_id}': {why}")
+                    outcome = outcome if row.lag.deleted else ExitCode.INCOMPLETE
     return outcome
 
 
-def _print_rows(shown: Sequence[Row], *, as_json: bool) -> None:
+def _print_rows(shown: Sequence[Row], *, columns: Sequence[str], as_json: bool) -> None:
     """Print a result as a table, or as one line of JSON per row."""
     if as_json:
         for row in shown:
             print(printable_json(row.as_json()))
     else:
-        cells = zip(*(row.cells() for row in shown), strict=True) if shown else ((),) * len(COLUMNS)
-        print(text.table((name, 1, column) for name, column in zip(COLUMNS, cells, strict=True)) + "\n")
+        cells = zip(*(row.cells() for row in shown), strict=True) if shown else ((),) * len(columns)
+        print(text.table((name, 1, column) for name, column in zip(columns, cells, strict=True)) + "\n")
     sys.stdout.flush()
 
 
 class _Live:
     """A live table on the terminal's alternate screen, drawn with the package ``rich``."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
+        self._columns = columns
         self._table: Any = importlib.import_module("rich.table")
         # rich shows a Text unchanged, but interprets markup in a str.
         self._text: Any = importlib.import_module("rich.text").Text
@@ -217,7 +246,7 @@ class _Live:
         self._live.stop()
 
     def __call__(self, shown: Sequence[Row]) -> None:
-        made = self._table.Table(*COLUMNS, expand=True, header_style="bold", box=None)
+        made = self._table.Table(*self._columns, expand=True, header_style="bold", box=None)
         for row in shown:
             style = "green" if row.sample.lag == 0 else "yellow" if row.caught_up_in_s is not None else None
             cells = (text.MISSING if cell is None else printable(str(cell)) for cell in row.cells())
@@ -226,9 +255,10 @@ class _Live:
 
 
 def _screen(arguments: argparse.Namespace) -> AbstractContextManager[Callable[[Sequence[Row]], None]]:
+    columns = (*COLUMNS, SECONDS) if arguments.seconds else COLUMNS
     if sys.stdout.isatty() and not arguments.json:
         try:
-            return _Live()
+            return _Live(columns)
         except ImportError:
             warn("For a live table: pip install 'consumer-coord[cli]'")
-    return nullcontext(partial(_print_rows, as_json=arguments.json))
+    return nullcontext(partial(_print_rows, columns=columns, as_json=arguments.json))

@@ -78,6 +78,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING
+from consumer_coord.lag.member_lag import member_lag
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
@@ -86,6 +87,8 @@ from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
+    from consumer_coord.lag.partition_lag import PartitionLag
+    from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
@@ -679,6 +682,24 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
         return self._core.metrics()
+
+    async def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
+        """Return how far the group is behind in each assigned partition.
+
+        ``records`` and ``seconds`` of a :class:`~consumer_coord.lag.partition_lag.PartitionLag` count from the committed
+        offset: ``seconds`` is the age of the first record after it, and needs a small Fetch to each leader. Either is None if a
+        broker does not answer; ``unknown`` and ``seconds_unknown`` then say why. ``timeout`` is in seconds (default:
+        ``default.api.timeout.ms``).
+        """
+        engine, limit_ms = self._start(), milliseconds(timeout)
+        with kafka_exceptions():
+            return await member_lag(
+                engine.core,
+                engine.assigned,
+                read_committed=engine.read_committed,
+                seconds=seconds,
+                timeout_ms=limit_ms,
+            )
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""

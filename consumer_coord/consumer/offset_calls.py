@@ -35,6 +35,7 @@ from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.turns import T, Turns
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Entry
+from consumer_coord.lag.member_lag import member_lag
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
@@ -45,6 +46,7 @@ from consumer_coord.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads
+    from consumer_coord.lag.partition_lag import PartitionLag
 
 logger: Final = get_logger(__name__)
 
@@ -204,7 +206,7 @@ class OffsetCalls(Turns):
         return self._in_turn(ask)
 
     def _looked_up(self, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a look-up without librdkafka on the loop; this also works while another thread polls."""
+        """Run a look-up on the loop; this also works while another thread polls."""
         self._check_open()
         with drop_in_exceptions():
             return self._coordinator.call(look_up)
@@ -229,6 +231,22 @@ class OffsetCalls(Turns):
     def end_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
         """Return the offset after the last record of each partition; with ``read_committed``, the last stable offset."""
         return self._offsets(partitions, LATEST)
+
+    def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
+        """Return how far the group is behind in each assigned partition.
+
+        ``records`` and ``seconds`` of a :class:`~consumer_coord.lag.partition_lag.PartitionLag` count from the committed
+        offset: ``seconds`` is the age of the first record after it, and needs a small Fetch to each leader. Either is None if a
+        broker does not answer; ``unknown`` and ``seconds_unknown`` then say why. ``timeout`` is in seconds (default:
+        ``default.api.timeout.ms``). This also works while another thread polls.
+        """
+        engine, limit_ms = self._engine, milliseconds(timeout)
+
+        def look_up() -> Coroutine[Any, Any, Mapping[TopicPartition, PartitionLag]]:
+            committed = engine.read_committed
+            return member_lag(engine.core, engine.assigned, read_committed=committed, seconds=seconds, timeout_ms=limit_ms)
+
+        return self._looked_up(look_up)
 
     def seek_to_beginning(self, *partitions: Row) -> None:
         """Continue at the first record of these partitions, or of all assigned partitions."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import CoordinatorError, RequestTimedOutError, RetriableError, UnknownTopicError
+from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.error_steps import fatal
+from consumer_coord.leaders.look_up import LeaderLookUp
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import Broker, Metadata, by_leader
+from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.retry import Deadline, retrying
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
@@ -83,18 +83,7 @@ async def list_offsets(
     responds without a usable row is asked for again until ``deadline``, with back-off; the others keep their offsets. Raise no
     error of a broker: the result has an offset or an error for each partition, for instance :class:`UnknownTopicError`.
     """
-    look_up = _LookUp(cluster, wanted, read_committed)
-    watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)
-    try:
-        async for attempt in retrying(cluster.backoff, deadline, what="ListOffsets"):
-            with attempt:
-                await look_up.ask(deadline)
-    except RetriableError:
-        # The time is over; ``failed`` has the error of each partition.
-        assert look_up.failed
-    finally:
-        cluster.unwatch(watch)
-    return Listed(look_up.found, look_up.failed)
+    return await _LookUp(cluster, wanted, read_committed).run(deadline)
 
 
 async def list_available(
@@ -115,78 +104,38 @@ async def list_available(
             return result
 
 
-class _LookUp:
-    """One look-up: the offsets found so far, and the last error of each other partition."""
+class _LookUp(LeaderLookUp[ListedOffset]):
+    """The look-up of one offset of each partition."""
+
+    request = "ListOffsets"
 
     def __init__(self, cluster: ClusterClient, wanted: Mapping[TopicPartition, int], read_committed: bool) -> None:
-        self._cluster = cluster
-        self._wanted = wanted
+        super().__init__(cluster, wanted)
+        self._stamps = wanted
         self._read_committed = read_committed
-        self.found: dict[TopicPartition, ListedOffset] = {}
-        self.failed: dict[TopicPartition, CoordinatorError] = {}
 
-    async def ask(self, deadline: Deadline) -> None:
-        """Ask the leaders of the partitions without a result; raise a retriable error if partitions remain that it may help."""
-        left = self._left()
+    async def ask_leader(self, leader: Broker, asked: Sequence[TopicPartition], deadline: Deadline) -> None:
+        """Send one ListOffsets."""
+        stamps = {partition: self._stamps[partition] for partition in asked}
         try:
-            metadata = self._cluster.metadata
-            leaders, unknown = by_leader(metadata, left)
-            if unknown:
-                metadata = await self._cluster.refresh(deadline)
-                leaders, unknown = by_leader(metadata, left)
-            self._fail({one: _no_leader(metadata, one) for one in unknown})
-            await asyncio.gather(*(self._ask_leader(leader, asked, deadline) for leader, asked in leaders.items()))
-            left = self._left()
-            if left:
-                self._cluster.refresh_soon()
-                await self._cluster.refresh(deadline)
-        except CoordinatorError as error:
-            # No broker has reported the leaders.
-            self._fail(dict.fromkeys(left, error))
-        if left := self._left():
-            raise self.failed[left[0]]
-
-    def _left(self) -> list[TopicPartition]:
-        """Return the partitions that have neither an offset nor a refusal."""
-        return [
-            one for one in self._wanted if one not in self.found and isinstance(self.failed.get(one), RetriableError | None)
-        ]
-
-    def _fail(self, errors: Mapping[TopicPartition, CoordinatorError]) -> None:
-        for partition, error in errors.items():
-            # A time-out at the deadline says less than the error before it.
-            if not isinstance(error, RequestTimedOutError) or partition not in self.failed:
-                self.failed[partition] = error
-
-    async def _ask_leader(self, leader: Broker, asked: Sequence[TopicPartition], deadline: Deadline) -> None:
-        stamps = {partition: self._wanted[partition] for partition in asked}
-        try:
-            answer: ListOffsetsResponse = await self._cluster.request(
+            answer: ListOffsetsResponse = await self.cluster.request(
                 leader,
                 _request(stamps, self._read_committed),
-                timeout_ms=self._cluster.config.request_timeout_ms,
+                timeout_ms=self.cluster.config.request_timeout_ms,
                 patience_ms=max(1.0, deadline.remaining_ms),
             )
         except CoordinatorError as error:
-            self._fail(dict.fromkeys(asked, error))
+            self.fail(dict.fromkeys(asked, error))
             return
-        matched = self._cluster.answers.match(
+        matched = self.cluster.answers.match(
             "ListOffsets", leader.address, stamps, _rows(answer), lambda one, row: _senseless(stamps[one], row)
         )
-        self._fail(matched.unanswered)
+        self.fail(matched.unanswered)
         for partition, row in matched.rows.items():
             if row.error_code == codes.NONE:
-                self.found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
-                self.failed.pop(partition, None)
+                self.find(partition, ListedOffset(row.offset, row.leader_epoch, row.timestamp))
             else:
-                self._fail({partition: _refused(partition, row.error_code, leader)})
-
-
-def _no_leader(metadata: Metadata, partition: TopicPartition) -> CoordinatorError:
-    code = metadata.errors.get(partition.topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
-    if not codes.is_retriable(code):
-        return fatal(code, group_id="", request=f"Metadata of {partition}")
-    return UnknownTopicError(f"the cluster has no leader for {partition}: does the topic exist?", code=3)
+                self.fail({partition: _refused(partition, row.error_code, leader)})
 
 
 def _refused(partition: TopicPartition, code: int, leader: Broker) -> CoordinatorError:

@@ -9,10 +9,12 @@ import attrs
 
 from consumer_coord.admin.ask import patiently
 from consumer_coord.admin.groups import describe_group, list_groups, wrong_type
-from consumer_coord.admin.offset_access import Commits, committed_offsets, topics_metadata
-from consumer_coord.admin.report import Logs, read_logs
+from consumer_coord.admin.offset_access import committed_offsets
 from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
+from consumer_coord.lag.group_lag import read_lags
+from consumer_coord.lag.log_offsets import topics_metadata
+from consumer_coord.lag.partition_lag import Commits, LagPolicy
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
@@ -33,10 +35,13 @@ _AT_ONCE = 16
 class Collector:
     """Takes snapshots of some groups or of all groups, and returns each as a message with the changes."""
 
-    def __init__(self, cluster: ClusterClient, groups: Sequence[str], *, interval_s: float, timeout_ms: float) -> None:
+    def __init__(
+        self, cluster: ClusterClient, groups: Sequence[str], policy: LagPolicy, *, interval_s: float, timeout_ms: float
+    ) -> None:
         self._cluster = cluster
         self._named = tuple(groups)
         self._groups: tuple[str, ...] = self._named
+        self._policy = policy
         self._interval_s = interval_s
         self._timeout_ms = timeout_ms
         self._tracker = Tracker()
@@ -141,12 +146,14 @@ class Collector:
         if not topics:
             return {group_id: OffsetsSnapshot() for group_id in by_group}
         counts = (await topics_metadata(self._cluster, topics, deadline)).partitions(topics)
-        wanted = {partition for found in by_group.values() for partition in found.found}
-        wanted |= {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
-        logs = await read_logs(self._cluster, wanted, by_group.values(), deadline)
+        every = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        lags = await read_lags(self._cluster, by_group, self._policy, deadline, also=every)
+        ends = {partition: end.offset for partition, end in lags.ends.found.items()}
         return {
-            group_id: _offsets_of(found, owned[group_id] if group_id in refused else frozenset(), counts, logs)
-            for group_id, found in by_group.items()
+            group_id: OffsetsSnapshot(
+                counts, of_group, ends, owned[group_id] if group_id in refused else frozenset(), self._policy.seconds
+            )
+            for group_id, of_group in lags.groups.items()
         }
 
 
@@ -166,17 +173,6 @@ def _as_snapshot(group_id: str, described: GroupSnapshot | CoordinatorError) -> 
     if described.code == codes.GROUP_ID_NOT_FOUND:
         return GroupSnapshot(group_id, state="Dead")
     return GroupSnapshot(group_id, error=str(described))
-
-
-def _offsets_of(commits: Commits, refused: frozenset[TopicPartition], counts: Mapping[str, int], logs: Logs) -> OffsetsSnapshot:
-    """Return the offsets of a group; the position of a partition without a commit is the beginning of its log."""
-    positions = {one: found.offset for one, found in commits.found.items() if found is not None}
-    for partition, found in commits.found.items():
-        if found is None and (beginning := logs.beginnings.found.get(partition)) is not None:
-            positions[partition] = beginning.offset
-    ends = {partition: end.offset for partition, end in logs.ends.found.items()}
-    untold = {one for one in (*commits.found, *commits.failed, *refused) if one not in positions or one not in ends}
-    return OffsetsSnapshot(counts, positions, ends, frozenset(untold))
 
 
 def _owned(snapshot: GroupSnapshot) -> frozenset[TopicPartition]:

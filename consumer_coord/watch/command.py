@@ -13,10 +13,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from consumer_coord.admin.commands import ExitCode, warn
+from consumer_coord.admin.lag_flags import add_lag_flags, lag_policy
 from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.lag.partition_lag import LagPolicy
 from consumer_coord.runtime.background import cluster_client
 from consumer_coord.watch.collect import Collector
 from consumer_coord.watch.history import History
@@ -38,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers, separated by commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="file that --record wrote")
     add_client_flags(parser)
+    add_lag_flags(parser)
     parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two snapshots (1)")
     page = parser.add_argument_group("the page")
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
@@ -116,7 +121,9 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
         recorder = None if arguments.record is None else stack.enter_context(Recorder(arguments.record, meta))
         hub: Hub | None = None if arguments.no_page else _server_module().Hub(meta, history)
         stop = stack.enter_context(_until_stopped(arguments.duration))
-        collector = Collector(cluster, arguments.groups, interval_s=arguments.interval, timeout_ms=arguments.timeout)
+        collector = Collector(
+            cluster, arguments.groups, _policy(arguments), interval_s=arguments.interval, timeout_ms=arguments.timeout
+        )
 
         def publish(message: Message) -> None:
             text = history.add(message)
@@ -138,6 +145,12 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
         finally:
             await cluster.close()
     return ExitCode.DONE
+
+
+def _policy(arguments: argparse.Namespace) -> LagPolicy:
+    """Return what counts as lag. Records are read only for ``--seconds``, because the page asks every two seconds."""
+    policy = lag_policy(arguments)
+    return policy if policy.seconds else attrs.evolve(policy, records=False)
 
 
 async def _look(collector: Collector, publish: Callable[[Message], None], stop: asyncio.Event) -> None:

@@ -23,6 +23,9 @@ def encode(message: Message) -> str:
     return json.dumps(message, separators=(",", ":"))
 
 
+_LAST = ("lag", "lag_seconds", "unknown", "behind", "unowned")
+
+
 @attrs.define
 class _Group:
     info: dict[str, Any] = attrs.field(factory=dict)
@@ -31,7 +34,7 @@ class _Group:
     owners: Owners = attrs.field(factory=dict)
     rebalances: dict[int, list[Any]] = attrs.field(factory=dict)
     member_lag: dict[str, int | None] = attrs.field(factory=dict)
-    #: The last values of ``lag``, ``unknown``, ``behind`` and ``unowned``; earlier values are not needed.
+    #: The last values of the fields in ``_LAST``; earlier values are not needed.
     last: dict[str, Any] = attrs.field(factory=dict)
 
     def apply(self, change: dict[str, Any]) -> None:
@@ -60,7 +63,7 @@ class _Group:
         while len(self.rebalances) > _MOST_REBALANCES:
             del self.rebalances[next(iter(self.rebalances))]
         self.member_lag.update(change.get("member_lag", {}))
-        self.last.update({name: change[name] for name in ("lag", "unknown", "behind", "unowned") if name in change})
+        self.last.update({name: change[name] for name in _LAST if name in change})
 
     def as_change(self) -> dict[str, Any]:
         return {

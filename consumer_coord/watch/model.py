@@ -108,6 +108,7 @@ class GroupTracker:
         self._lags: dict[str, list[float | None]] = {}
         self._member_lags: dict[str, int | None] = {}
         self._untold: Mapping[str, int] = {}
+        self._seconds: Mapping[str, float | None] = {}
 
     def take(self, snapshot: GroupSnapshot, offsets: OffsetsSnapshot | None, at: float) -> dict[str, Any]:
         """Return the changes since the previous snapshot; empty if there are no changes."""
@@ -212,7 +213,7 @@ class GroupTracker:
         if not snapshot.reports_owners or not snapshot.members:
             wanted |= self._counts.keys()
         if not snapshot.members and not wanted and offsets is not None:
-            wanted = {partition.topic for partition in offsets.committed}
+            wanted = {partition.topic for partition in offsets.positions}
         for member in snapshot.members:
             wanted |= set(member.topics or ())
         return wanted
@@ -304,9 +305,9 @@ class GroupTracker:
 
     def _take_offsets(self, offsets: OffsetsSnapshot, at: float) -> dict[str, Any]:
         lags = {
-            partition: max(0, offsets.ends[partition] - committed)
-            for partition, committed in offsets.committed.items()
-            if partition in offsets.ends and partition.partition < self._counts.get(partition.topic, 0)
+            partition: lag.records
+            for partition, lag in offsets.lags.items()
+            if lag.records is not None and partition.partition < self._counts.get(partition.topic, 0)
         }
         change: dict[str, Any] = {}
         read, written = self._pace(offsets, at)
@@ -318,16 +319,19 @@ class GroupTracker:
             if partition.partition < len(owners) and (owner := owners[partition.partition]) != UNOWNED:
                 members[str(owner)] = (members.get(str(owner)) or 0) + lag
         # A lag that no broker has reported is not zero: the lag of its member is unknown, and that of its topic is higher.
-        for partition in offsets.unknown:
+        unknown = offsets.unknown
+        for partition in unknown:
             owners = self._owners.get(partition.topic, ())
             if partition.partition < len(owners) and (owner := owners[partition.partition]) != UNOWNED:
                 members[str(owner)] = None
         told = {partition.topic for partition in lags}
-        untold = Counter(partition.topic for partition in offsets.unknown)
+        untold = Counter(partition.topic for partition in unknown)
         rows: dict[str, list[float | None]] = {
             topic: [lag if topic in told or not untold[topic] else None, read.get(topic), written.get(topic)]
             for topic, lag in sums.items()
         }
+        if offsets.seconds and (ages := self._ages(offsets)) != self._seconds:
+            change["lag_seconds"] = self._seconds = ages
         if untold != self._untold:
             change["unknown"] = self._untold = untold
         if rows != self._lags:
@@ -340,12 +344,20 @@ class GroupTracker:
         self._offsets = (at, offsets)
         return change
 
+    def _ages(self, offsets: OffsetsSnapshot) -> Mapping[str, float | None]:
+        """Return topic -> the age of its oldest first unread record in seconds; None if the age of a partition is unknown."""
+        ages: dict[str, float | None] = dict.fromkeys(self._counts, 0.0)
+        for partition, lag in offsets.lags.items():
+            if (oldest := ages.get(partition.topic)) is not None:
+                ages[partition.topic] = None if lag.seconds is None else max(oldest, lag.seconds)
+        return ages | {partition.topic: None for partition in offsets.refused if partition.topic in ages}
+
     def _pace(self, offsets: OffsetsSnapshot, at: float) -> tuple[dict[str, float], dict[str, float]]:
         """Return topic -> committed records per second, and topic -> written records per second; at first both are empty."""
         if self._offsets is None or at <= self._offsets[0]:
             return {}, {}
         since, before = self._offsets
-        read = _growth(before.committed, offsets.committed, at - since)
+        read = _growth(before.positions, offsets.positions, at - since)
         return read, _growth(before.ends, offsets.ends, at - since)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription
+from consumer_coord.lag.partition_lag import PartitionLag
 from consumer_coord.topic_partition import TopicPartition
 
 #: States of a classic group in which the coordinator reports the assignment. For KIP-848 groups, every state is such a state.
@@ -72,15 +73,26 @@ class GroupSnapshot:
 
 @attrs.frozen
 class OffsetsSnapshot:
-    """The number of partitions of each topic, the committed offsets, and the end offsets; unknown offsets are absent.
+    """The number of partitions of each topic, the lags, and the end offsets; unknown offsets are absent.
 
-    ``unknown`` are the partitions whose lag no broker has reported.
+    ``refused`` are owned partitions whose commits this principal may not read. ``seconds``: whether the lags have ages.
     """
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)
-    committed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    lags: Mapping[TopicPartition, PartitionLag] = attrs.field(factory=dict)
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    unknown: frozenset[TopicPartition] = frozenset()
+    refused: frozenset[TopicPartition] = frozenset()
+    seconds: bool = False
+
+    @property
+    def unknown(self) -> frozenset[TopicPartition]:
+        """The partitions whose lag no broker has reported."""
+        return frozenset(one for one, lag in self.lags.items() if lag.records is None) | self.refused
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The offset from which the lag of each partition counts."""
+        return {one: lag.position for one, lag in self.lags.items() if lag.position is not None}
 
 
 def to_snapshot(group: GroupDescription) -> GroupSnapshot:

@@ -41,6 +41,9 @@ _TABLES = {
     69: ("consumer_group", "ConsumerGroupDescribe"),
     77: ("share_group", "ShareGroupDescribe"),
     89: ("streams_group", "StreamsGroupDescribe"),
+    90: ("share_group", "DescribeShareGroupOffsets"),
+    91: ("share_group", "AlterShareGroupOffsets"),
+    92: ("share_group", "DeleteShareGroupOffsets"),
 }
 
 _KEYS = {name: key for key, (_, name) in _TABLES.items()}

@@ -229,7 +229,7 @@ async def test_a_partition_without_a_commit_counts_from_the_beginning(
         assert out.splitlines()[1].split() == ["g", "t", "2", "195", "100", "Stable"]
     assert await run(brokers, describe_command, "describe", "g", "--json") is ExitCode.DONE
     (group,) = json.loads(capsys.readouterr().out)["groups"]
-    assert [(row["offset"], row["beginning"], row["lag"]) for row in group["partitions"]] == [(5, None, 95), (None, 0, 100)]
+    assert [(row["offset"], row["start"], row["lag"]) for row in group["partitions"]] == [(5, None, 95), (None, 0, 100)]
 
 
 @in_virtual_time

@@ -12,7 +12,8 @@ from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.leader import ClusterView
 from consumer_coord.group.committed_offsets import CommittedOffsets
-from consumer_coord.leaders.list_offsets import LATEST, list_offsets, reset_timestamp
+from consumer_coord.lag.partition_lag import Commits, offset_lag
+from consumer_coord.leaders.list_offsets import LATEST, Listed, list_offsets, reset_timestamp
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -63,26 +64,13 @@ class Figures:
         committed, ends = await asyncio.gather(
             self._committed(partitions, first), self._listed(dict.fromkeys(partitions, LATEST), first)
         )
-        starts = await self._starts([partition for partition, offset in committed.items() if offset is None], deadline)
-        begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
-        # A start offset of -1 means the end of the log, for example because no record is as recent as by_duration requires.
-        return _by_topic(
-            view,
-            {
-                partition: max(0, end - begins[partition]) if begins[partition] >= 0 else 0
-                for partition, end in ends.items()
-                if partition in begins
-            },
-        )
-
-    async def _starts(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
-        """Return the start offsets that ``auto.offset.reset`` selects; -1 means the end of the log."""
+        uncommitted = [partition for partition, position in committed.found.items() if position is None]
         since = reset_timestamp(self._reset, self._cluster.environment.wall_clock_ms())
-        if since is None:
-            return {}
         if since == LATEST:
-            return dict.fromkeys(partitions, -1)
-        return await self._listed(dict.fromkeys(partitions, since), deadline)
+            starts = ends
+        else:
+            starts = await self._listed({} if since is None else dict.fromkeys(uncommitted, since), deadline)
+        return _by_topic(view, {one: offset_lag(one, committed, ends, starts).records for one in partitions})
 
     async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
         """Return topic -> the rate of each partition in records per second, or None if unknown (see :func:`rates`).
@@ -107,27 +95,28 @@ class Figures:
         committed, ends = await asyncio.gather(
             self._committed(partitions, deadline), self._listed(dict.fromkeys(partitions, LATEST), deadline)
         )
-        return Look(began_s, ends, {partition: offset for partition, offset in committed.items() if offset is not None})
+        commits = {partition: position.offset for partition, position in committed.found.items() if position is not None}
+        return Look(began_s, {partition: end.offset for partition, end in ends.found.items()}, commits)
 
-    async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, int]:
-        """Return the offsets for timestamps, without partitions whose leader did not respond."""
-        result = await list_offsets(self._cluster, wanted, deadline)
+    async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Listed:
+        """Return the offsets for timestamps, and log why some are unknown; the end of a log is its last stable offset."""
+        result = await list_offsets(self._cluster, wanted, deadline, read_committed=True)
         if result.failed:
             first = next(iter(result.failed.values()))
             self._log.info("the log offsets of %s are missing for the assignor: %s", listed(result.failed), first)
-        return {partition: row.offset for partition, row in result.found.items()}
+        return result
 
-    async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
-        """Return the group's committed offsets (None: no offset), without partitions for which no row has arrived."""
+    async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Commits:
+        """Return the group's committed offsets, and log why some are unknown."""
         try:
             result = await self._offsets.fetched(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
             self._log.warning("committed offsets could not be fetched for the assignor: %s", error)
-            return {}
+            return Commits({}, dict.fromkeys(partitions, error))
         if result.failed:
             first = next(iter(result.failed.values()))
             self._log.warning("the commits of %s are missing for the assignor: %s", listed(result.failed), first)
-        return {partition: None if position is None else position.offset for partition, position in result.found.items()}
+        return result
 
 
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:

@@ -47,6 +47,7 @@ class Group {
     this.lag = new Series(); this.read = new Series(); this.written = new Series();
     this.behind = [];
     this.unknown = 0;              /* partitions whose lag no broker has reported */
+    this.lagSeconds = undefined;   /* the age of the oldest first unread record; null if a topic's is unknown */
     this.segments = 0;
     this.version = 0;              /* grows with each change of owners, topics or members */
     this.gone = false;
@@ -71,6 +72,10 @@ class Group {
     }
     if (change.unknown) this.unknown = Object.values(change.unknown).reduce((sum, count) => sum + count, 0);
     if (change.behind) this.behind = change.behind;
+    if (change.lag_seconds) {
+      const ages = Object.values(change.lag_seconds);
+      this.lagSeconds = ages.includes(null) ? null : Math.max(0, ...ages);
+    }
   }
 
   member(number, member, at) {
@@ -116,6 +121,7 @@ class Group {
   }
 
   trim(before) {
+    this.lagSeconds = undefined;   /* the age of the oldest first unread record; null if a topic's is unknown */
     this.segments = 0;
     for (const [name, topic] of this.topics) {
       if (topic.gone && topic.rows.every(row => row.at.length < 2 || row.at[row.at.length - 1] <= before)) { this.topics.delete(name); this.version++; continue; }

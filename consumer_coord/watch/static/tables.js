@@ -152,10 +152,15 @@ class GroupView {
       ["Partitions", figure(group.partitionCount), group.topics.size > 1 ? `of ${group.topics.size} topics` : ""],
       ["Unowned", figure(unowned), `${brief(group.unownedSeconds)} partition-s so far`, unowned > 0 && !group.rebalancing],
       ["Rebalances", figure(done), group.rebalancing ? "one under way" : ""],
-      ["Lag", measured ? group.lowerBound + brief(group.lag.last) : null, group.unknown ? `unknown in ${figure(group.unknown)} of the partitions` : worst ? `most ${brief(worst[2])} (${shown(worst[0], 40)}-${worst[1]})` : ""],
+      ["Lag", measured ? group.lowerBound + brief(group.lag.last) : null, [this.oldest(group), group.unknown ? `unknown in ${figure(group.unknown)} of the partitions` : worst ? `most ${brief(worst[2])} (${shown(worst[0], 40)}-${worst[1]})` : ""].filter(Boolean).join(", ")],
       ["Read / s", measured ? brief(group.read.last) : null, ""],
       ["Written / s", measured ? brief(group.written.last) : null, this.caughtUp(group)],
     ]);
+  }
+
+  oldest(group) {
+    if (group.lagSeconds === undefined) return "";
+    return group.lagSeconds === null ? "age unknown" : `${seconds(group.lagSeconds)} old`;
   }
 
   caughtUp(group) {

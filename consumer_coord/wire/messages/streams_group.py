@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16, Struct, array, field
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UINT16, Struct, array, field
 
 
-class StreamsGroupDescribeRequest(Struct, versions="0", flexible="0+"):
+class StreamsGroupDescribeRequest(Struct, versions="0-1", flexible="0+"):
     """Request for the state and the members of streams groups."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
+    include_topology_description: bool = field(BOOL, "1+", default=False)
 
 
 class StreamsGroupDescribeKeyValue(Struct):
@@ -101,6 +102,38 @@ class StreamsGroupDescribeMember(Struct):
     is_classic: bool = field(BOOL)
 
 
+class TopologyDescriptionNode(Struct):
+    """A node of a topology; ``node_type`` is 1 for a source, 2 for a processor and 3 for a sink."""
+
+    name: str = field(STRING, "1+")
+    node_type: int = field(INT8, "1+")
+    source_topics: Sequence[str] = field(array(STRING), "1+")
+    sink_topic: str | None = field(STRING, "1+", nullable="1+", default=None)
+    stores: Sequence[str] = field(array(STRING), "1+")
+    successors: Sequence[str] = field(array(STRING), "1+")
+
+
+class TopologyDescriptionSubtopology(Struct):
+    """Element of ``TopologyDescription.subtopologies``."""
+
+    subtopology_id: str = field(STRING, "1+")
+    nodes: Sequence[TopologyDescriptionNode] = field(array(TopologyDescriptionNode), "1+")
+
+
+class TopologyDescriptionGlobalStore(Struct):
+    """Element of ``TopologyDescription.global_stores``."""
+
+    source: TopologyDescriptionNode = field(TopologyDescriptionNode, "1+", default=TopologyDescriptionNode())
+    processor: TopologyDescriptionNode = field(TopologyDescriptionNode, "1+", default=TopologyDescriptionNode())
+
+
+class TopologyDescription(Struct):
+    """The structure in ``StreamsGroupDescribeGroup.topology_description``."""
+
+    subtopologies: Sequence[TopologyDescriptionSubtopology] = field(array(TopologyDescriptionSubtopology), "1+")
+    global_stores: Sequence[TopologyDescriptionGlobalStore] = field(array(TopologyDescriptionGlobalStore), "1+")
+
+
 class StreamsGroupDescribeGroup(Struct):
     """Element of ``StreamsGroupDescribeResponse.groups``."""
 
@@ -113,9 +146,12 @@ class StreamsGroupDescribeGroup(Struct):
     topology: StreamsGroupDescribeTopology | None = field(StreamsGroupDescribeTopology, nullable="0+", default=None)
     members: Sequence[StreamsGroupDescribeMember] = field(array(StreamsGroupDescribeMember))
     authorized_operations: int = field(INT32, default=-2147483648)
+    topology_description: TopologyDescription | None = field(TopologyDescription, "1+", nullable="1+", default=None)
+    topology_description_status: int = field(INT8, "1+", default=0)
+    assignor_name: str | None = field(STRING, "1+", nullable="1+", default=None, ignorable=True)
 
 
-class StreamsGroupDescribeResponse(Struct, versions="0", flexible="0+"):
+class StreamsGroupDescribeResponse(Struct, versions="0-1", flexible="0+"):
     """Response with the requested groups, one :class:`StreamsGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)

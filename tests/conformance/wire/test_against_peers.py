@@ -22,7 +22,7 @@ _KIO_TIMES = st.integers(-1, 4_000_000_000_000)
 
 
 #: Versions that came with Kafka 4.4, by the names of the requests.
-_TOO_NEW_FOR_KIO = {"ApiVersions": 5, "DeleteGroups": 3}
+_TOO_NEW_FOR_KIO = {"ApiVersions": 5, "DeleteGroups": 3, "StreamsGroupDescribe": 1}
 
 
 def _what_kio_can_say(spec: FieldSpec) -> st.SearchStrategy[Any] | None:
@@ -65,7 +65,7 @@ def test_kafka_python_writes_the_same_bytes(message: type[Struct]) -> None:
         except LookupError:
             continue
     if not peers:
-        assert message.__name__.startswith(("ConsumerGroup", "ShareGroup", "StreamsGroup"))
+        assert any(kind in message.__name__ for kind in ("ConsumerGroup", "ShareGroup", "StreamsGroup"))
         return
 
     @FEW

@@ -56,8 +56,8 @@ def test_lag(run: Run, orders: str, behind: str) -> None:
     (group,) = run("lag", behind, "--json").json["groups"]
     assert group["lag"] == 30
     assert group["partitions"] == [
-        {"topic": orders, "partition": 0, "lag": 25, "committed": True},
-        {"topic": orders, "partition": 1, "lag": 5, "committed": True},
+        {"topic": orders, "partition": 0, "lag": 25, "lag_seconds": None, "committed": True},
+        {"topic": orders, "partition": 1, "lag": 5, "lag_seconds": None, "committed": True},
     ]
 
 

@@ -17,7 +17,7 @@ from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 from tests.integration.watch.test_command import Watch, poll_until_shared
 from tests.support.browser import Browser
-from tests.support.watch.looks import TOPIC, group, member, offsets, rebalancing
+from tests.support.watch.looks import TOPIC, group, member, offsets, offsets_of, rebalancing
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -184,7 +184,7 @@ def test_five_hundred_members_and_ten_thousand_partitions(browser: Browser, show
 
     told = {TopicPartition(topic, number): number for topic, count in topics.items() for number in range(count)}
     ends = {partition: offset + 7 for partition, offset in told.items()}
-    show(story(*map(look, range(6)), told={"shop": OffsetsSnapshot(topics, told, ends)}))
+    show(story(*map(look, range(6)), told={"shop": offsets_of(topics, told, ends)}))
     assert text(browser, "#figures").split()[:4] == ["Members", "500", "Partitions", "10,000"]
     assert browser.js("document.querySelectorAll('#members tbody tr').length") == 500
     # The rows in view are written at once, the last one by and by, and it is seen where the table is scrolled to its end.
@@ -255,7 +255,7 @@ def test_nothing_of_the_page_is_cut(width: int, groups: int, browser: Browser, s
     browser.resize(width, 900)
     tracker = Tracker()
     told = {TopicPartition(TOPIC, number): number for number in range(24)}
-    figures = {"billing": OffsetsSnapshot({TOPIC: 24}, told, {partition: 1_000 + offset for partition, offset in told.items()})}
+    figures = {"billing": offsets_of({TOPIC: 24}, told, {partition: 1_000 + offset for partition, offset in told.items()})}
     names = ["billing", "reports"][:groups]
     looks = [[billing(name, shift) for name in names] for shift in (0, 0, 1, 1)]
     show([tracker.take(look, figures, 1_000_000.0 + 10 * number) for number, look in enumerate(looks)])

@@ -19,6 +19,7 @@ from consumer_coord.broker.classic_group import GroupMetadata
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
+from consumer_coord.broker.record_batch import build_batch
 from consumer_coord.broker.requests.failed import error_response
 from consumer_coord.environment import Receiver
 from consumer_coord.errors import CoordinatorError, DisconnectedError
@@ -63,6 +64,13 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from consumer_coord.wire.messages.log import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from consumer_coord.wire.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -82,6 +90,8 @@ R = TypeVar("R")
 
 GROUP = "orders"
 LATENCY_MS = 1.0
+#: The time of scripted brokers and their clients, in milliseconds since 1970.
+WALL_CLOCK_MS = 1_700_000_000_000
 
 
 class Drop:
@@ -138,6 +148,8 @@ class FakeBrokers:
         self.protocol: str | None = None
         self.assignment: Mapping[str, Sequence[int]] = {}
         self.committed: dict[TopicPartition, int] = {}
+        #: Partition -> the timestamp of its records, in milliseconds since 1970
+        self.written_ms: dict[TopicPartition, int] = {}
         #: key -> newest version that the brokers serve, if it is not the newest of this package
         self.newest: dict[int, int] = {}
         self.seen: list[Seen] = []
@@ -398,6 +410,26 @@ class FakeBrokers:
             )
         )
 
+    def _fetch(self, request: FetchRequest) -> Struct:
+        """Return one record at each offset that is asked for."""
+        names = {uuid.uuid5(uuid.NAMESPACE_DNS, name): name for name in self.topics}
+
+        def row(topic: str, wanted: FetchPartition) -> PartitionData:
+            written_ms = self.written_ms.get(TopicPartition(topic, wanted.partition), WALL_CLOCK_MS)
+            batch = build_batch([(None, b"v")], base_offset=wanted.fetch_offset, timestamp_ms=written_ms, leader_epoch=0)
+            return PartitionData(partition_index=wanted.partition, error_code=codes.NONE, high_watermark=100, records=batch)
+
+        return FetchResponse(
+            responses=tuple(
+                FetchableTopicResponse(
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(row(topic.topic or names[topic.topic_id], one) for one in topic.partitions),
+                )
+                for topic in request.topics
+            )
+        )
+
 
 class RealCoordinator(FakeBrokers):
     """Scripted brokers that use the embedded broker for the requests without a script: real conversations."""
@@ -409,7 +441,7 @@ class RealCoordinator(FakeBrokers):
             BrokerConfig.from_mapping(config),
             self.topics,
             random=random.Random(5),
-            wall_clock_ms=lambda: 1_700_000_000_000,
+            wall_clock_ms=lambda: WALL_CLOCK_MS,
         )
         self.cluster.start_all()
 

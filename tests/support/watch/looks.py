@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from consumer_coord.lag.partition_lag import PartitionLag
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.history import State
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
@@ -44,13 +46,16 @@ def offsets(
     count: int, committed: Mapping[int, int], ends: Mapping[int, int], topic: str = TOPIC
 ) -> dict[str, OffsetsSnapshot]:
     """Return a snapshot of the group's offsets."""
-    return {
-        "shop": OffsetsSnapshot(
-            {topic: count},
-            {TopicPartition(topic, number): offset for number, offset in committed.items()},
-            {TopicPartition(topic, number): offset for number, offset in ends.items()},
-        )
-    }
+    commits = {TopicPartition(topic, number): offset for number, offset in committed.items()}
+    return {"shop": offsets_of({topic: count}, commits, {TopicPartition(topic, number): end for number, end in ends.items()})}
+
+
+def offsets_of(
+    counts: Mapping[str, int], committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> OffsetsSnapshot:
+    """Return a snapshot of offsets, in which each commit has its lag."""
+    lags = {one: PartitionLag(OffsetAndMetadata(offset), None, ends.get(one)) for one, offset in committed.items()}
+    return OffsetsSnapshot(counts, lags, ends)
 
 
 def owners(state: State, topic: str = TOPIC) -> list[str | None]:
