@@ -266,7 +266,7 @@ SETTINGS: Mapping[str, Setting] = {
             "librdkafka_enable",
             CONTROL,
             "Read messages through librdkafka. If off, or without confluent-kafka 2.x, this package's own Fetch reads them.",
-            "Off: about three times as fast with small records, and no threads of librdkafka. Then `stats_cb` has no figures of"
+            "Off: small records arrive about twice as fast, without librdkafka's threads. Then `stats_cb` has no figures of"
             " topics yet.",
         ),
         Setting(

@@ -59,8 +59,6 @@ USES = {
     " list(CoordinatorCollector().collect())",
     "opentelemetry": "import opentelemetry.metrics as m; from consumer_coord.monitoring.opentelemetry import"
     " CoordinatorInstruments; CoordinatorInstruments(m.get_meter('x'))",
-    "columns": "import gzip; from consumer_coord.columns.decompress import decompress; packed = gzip.compress(b'x');"
-    " assert not decompress(memoryview(packed), [(1, 0, len(packed))], most=1, limit=1, buffer=bytearray()).problem",
     "testing": "import consumer_coord.pytest_plugin; from assignors import RangeAssignor;"
     " from assignors.testing import check_assignor; check_assignor(RangeAssignor(), examples=3, sizes=())",
     "cli": "from consumer_coord.admin.top import _Live; _Live()",
@@ -71,7 +69,6 @@ MISSING = {
     "spark": "kafka_group needs",
     "prometheus": "pip install 'consumer-coord[prometheus]'",
     "opentelemetry": "pip install 'consumer-coord[opentelemetry]'",
-    "columns": "pip install 'consumer-coord[columns]'",
     "testing": "pip install 'consumer-coord[testing]'",
     "web": "pip install 'consumer-coord[web]'",
 }

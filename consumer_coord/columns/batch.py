@@ -276,8 +276,7 @@ class Columns:
         ``end_offset``, even if no record has this offset. An error at or after ``end_offset`` is not raised.
 
         The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
-        next record cannot be read; if there are records before it, return them first, without an error. Raise ``ImportError``
-        if a batch is compressed and cramjam is not installed; records before this batch stay in the columns.
+        next record cannot be read; if there are records before it, return them first, without an error.
         """
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")

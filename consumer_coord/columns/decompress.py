@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.extras import missing
 
 #: A function that decompresses its first argument into the beginning of its second argument, and returns the number of bytes.
 _Into: TypeAlias = Callable[[memoryview, memoryview], int]
@@ -56,7 +55,7 @@ def decompress(
     """Decompress payloads (codec, start, end) of ``records``: at least one, and until the output has ``most`` bytes.
 
     A payload that decompresses to more than ``limit`` bytes is reported in ``problem``. ``buffer`` is reused unless it is too
-    small. Raise ``ImportError`` if cramjam is not installed.
+    small.
     """
     codecs = _codecs()
     ends = array("q")
@@ -88,10 +87,8 @@ def decompress(
 @functools.cache
 def _codecs() -> dict[int, _Into]:
     """Return the decompressing function for each of Kafka's codecs."""
-    try:
-        import cramjam
-    except ImportError as error:
-        raise missing("columns", error) from error
+    # Imported at the first compressed batch, because it takes 10 ms.
+    import cramjam
 
     def snappy(data: memoryview, output: memoryview) -> int:
         if cramjam.snappy.decompress_raw_len(data) > len(output):

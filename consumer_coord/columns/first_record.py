@@ -36,7 +36,7 @@ def first_record(records: Buffer, offset: int, aborted: Sequence[tuple[int, int]
 
     ``aborted`` has the (producer id, first offset) of aborted transactions. CRCs are not checked: where a batch is damaged, a
     member cannot read on, and the time of a record matters no more. Raise :class:`MalformedMessageError` for bytes that cannot
-    be decoded, and ``ImportError`` if the batch is compressed and cramjam is not installed.
+    be decoded.
     """
     view, problem = memoryview(records).cast("B"), ""
     if is_old(view):

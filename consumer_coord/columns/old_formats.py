@@ -58,8 +58,7 @@ def converted(
     """Return the response with its leading old messages as batches of format 2, and the problem after these, or "".
 
     An incomplete last message is left out. If the first one is incomplete, its head is returned, which says how many bytes are
-    needed. The checksum of a new batch is right only with ``check_crcs``. Raise ``ImportError`` if a message is compressed and
-    cramjam is not installed.
+    needed. The checksum of a new batch is right only with ``check_crcs``.
     """
     out = bytearray()
     waiting: list[_Message] = []

@@ -76,28 +76,6 @@ def test_an_unknown_kernel_is_refused() -> None:
         kernel.load("rust")
 
 
-def test_a_compressed_batch_without_cramjam_says_what_to_install() -> None:
-    program = """
-import sys
-from pathlib import Path
-from tests.support.columns.batches import Rec, batch
-data = batch([Rec(0)]) + batch([Rec(0)], 1, codec="lz4")
-for name in [one for one in sys.modules if one.partition(".")[0] == "cramjam"]:
-    del sys.modules[name]
-sys.modules["cramjam"] = None
-from consumer_coord.columns import Columns, CompletedFetch
-into, fetched = Columns(), CompletedFetch(data, topic="orders", partition=0, offset=0)
-try:
-    into.append(fetched)
-finally:
-    finished = into.finish()
-    print(len(finished), *finished.positions.values())
-"""
-    ran = run(program)
-    assert ran.stdout == "1 1\n"
-    assert ran.stderr.endswith("ImportError: cramjam is not installed: pip install 'consumer-coord[columns]'\n")
-
-
 def test_a_kernel_that_was_built_by_another_python_works_here() -> None:
     """The format ``#`` means another function in the headers of Python 3.13 than before, so such a binary fails on 3.11."""
     source = "".join(path.read_text() for path in sorted(Path(kernel.__file__).parent.glob("_*.[ch]")))
