@@ -40,10 +40,14 @@ class Brokers:
     losses: list[str] = attrs.field(factory=list)
     #: The topics that a request by name does not show, because they may not be described.
     hidden: bool = False
+    #: The first answer in which no broker calls the topic unknown.
+    unclear_until: int = 1
 
     async def refresh(self, deadline: Deadline) -> Metadata:
         self.asked += 1
         self.metadata = metadata(100 + self.asked, self.answers[min(self.asked, len(self.answers)) - 1])
+        if self.asked < self.unclear_until:
+            self.metadata = attrs.evolve(self.metadata, unknown_since={"orders": 0.0})
         return self.metadata
 
     async def by_name(self, cluster: object, topics: Iterable[str], timeout_ms: float) -> TopicIds:
@@ -150,6 +154,32 @@ async def test_a_released_partition_of_a_deleted_topic_is_a_loss() -> None:
     ledger = await settle(check, held().release([P0]), 20)
     assert ledger.entries[Key(P0, OLD)].state is State.GONE
     assert len(brokers.losses) == 1
+
+
+@on_virtual_time
+async def test_an_open_entry_is_undecided_until_its_topic_is_gone_or_seen() -> None:
+    """Without its name in the next batch, nobody would report the loss if the process ended after one response."""
+    brokers = Brokers([None])
+    check = brokers.check()
+    ledger = held().release([P0])
+    assert check.undecided(ledger) == ledger.open, "nobody was asked"
+    assert check.undecided(await settle(check, ledger)) == ledger.open, "one response is not enough"
+    assert not check.undecided(await settle(check, ledger))
+    assert len(brokers.losses) == 1
+    check.released()
+    assert check.undecided(ledger) == ledger.open, "the answer is older than the release"
+
+
+@on_virtual_time
+async def test_a_topic_that_a_broker_called_unknown_is_neither_gone_nor_seen() -> None:
+    brokers = Brokers([OLD], unclear_until=3)
+    check = brokers.check()
+    ledger = held().release([P0])
+    assert await settle(check, ledger) == ledger
+    assert check.undecided(ledger) == ledger.open
+    ledger = await settle(check, ledger, 3)
+    assert ledger.entries[Key(P0, OLD)].state is State.MOVED
+    assert brokers.losses == []
 
 
 @on_virtual_time
