@@ -91,13 +91,14 @@ class TopicCheck:
         return frozenset(key.partition.topic for key in self._suspects)
 
     def undecided(self, ledger: Ledger) -> frozenset[Key]:
-        """Return the open entries whose topics may be gone, until metadata that was requested afterwards has shown it.
+        """Return the entries that are not held and may be gone, until metadata that was requested afterwards has shown it.
 
-        A batch does not name open entries. If it were planned now and this process ended, nobody would report their loss.
+        A batch does not name these entries. If it were planned now and this process ended, nobody would report their loss.
         """
         if self._answered_s is None or self._answered_s < self._released_s:
             return ledger.open
-        return ledger.open & (self._suspects.keys() | self._unclear)
+        others = frozenset(key for key in self._suspects if ledger.entries[key].state is not State.HELD)
+        return (ledger.open & self._unclear) | (others & ledger.live)
 
     async def settle(self, ledger: Ledger, reported: TopicIds, timeout_ms: float) -> Ledger:
         """Return the ledger without doubts that metadata could end now; ``reported`` are topic ids that are known anyway."""
@@ -109,7 +110,7 @@ class TopicCheck:
         self._answered_s = began
         self._checked_version = metadata.version
         view = view_of(metadata, ledger.topics, None)
-        found = absent(_live(ledger), view)
+        found = absent(ledger.live, view)
         gone = {key: why for key, why in found.items() if key in self._suspects}
         if gone and not view.topics.keys() >= {key.partition.topic for key in gone}:
             # A response with all topics omits those that the principal may not describe. A request by name tells them apart.
@@ -130,7 +131,7 @@ class TopicCheck:
             return True
         if ledger.open and (self._looked_s <= self._released_s or moment - self._looked_s >= SETTLED_S):
             return True
-        live = _live(ledger)
+        live = ledger.live
         if reported and any(_is_elsewhere(key, reported) for key in live):
             return True
         if metadata.version == self._checked_version:
@@ -147,10 +148,6 @@ class TopicCheck:
                 unread.append(f"{key.partition.partition} from {max(read, 0)}")
             self._lose(f"topic {topic!r}: {why}; unread records of its partitions ({', '.join(unread)}) are gone")
         return ledger.missed(gone)
-
-
-def _live(ledger: Ledger) -> list[Key]:
-    return [key for key, entry in ledger.entries.items() if entry.state in (State.OPEN, State.HELD)]
 
 
 def _is_elsewhere(key: Key, reported: TopicIds) -> bool:

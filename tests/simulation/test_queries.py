@@ -45,6 +45,13 @@ PLAYED: Mapping[str, Mapping[str, Any]] = {
         "faults": (Fault(4_000, "delete", 0, 2, 9_000),),
         "killed_at": 50,
     },
+    "deleted after its owner was killed": {
+        "seed": 2,
+        "triggers": (NOW,),
+        "pattern": False,
+        "faults": (Fault(4_000, "delete", 0, 2, 3_000),),
+        "killed_at": 66,
+    },
     "all brokers away for a minute": {"triggers": (CONTINUOUS,), "faults": (Fault(5_000, "all away", 0, 1, 60_000),)},
     "a run while all brokers are away for a minute": {"triggers": (NOW,), "faults": (Fault(500, "all away", 0, 1, 60_000),)},
     "a run while a partition has no leader": {"triggers": (NOW,), "faults": (Fault(100, "no leader", 0, 1, 10_000),)},

@@ -16,6 +16,7 @@ from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.loop import run
 from consumer_coord.spark import topic_check
+from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.ledger import Holding, Key, Ledger, State
 from consumer_coord.spark.topic_check import TopicCheck, TopicIds
 from consumer_coord.topic_partition import TopicPartition
@@ -168,6 +169,21 @@ async def test_an_open_entry_is_undecided_until_its_topic_is_gone_or_seen() -> N
     assert len(brokers.losses) == 1
     check.released()
     assert check.undecided(ledger) == ledger.open, "the answer is older than the release"
+
+
+@on_virtual_time
+async def test_a_moved_entry_that_the_checkpoint_names_is_a_loss_when_its_topic_goes() -> None:
+    """Its owner may have been killed, so that nobody else reports the loss."""
+    restarted = Offsets("billing", "cluster", {"orders": TopicSpans(OLD, {0: Span(0, 40, 1)})})
+    moved = Ledger("billing").finish(restarted, {"orders"}).seen([Key(P0, OLD)])
+    for ledger, losses in ((moved, 1), (moved.finish(Offsets("billing", "cluster"), {"orders"}), 0)):
+        brokers = Brokers([None], metadata(1, None))
+        check = brokers.check()
+        assert ledger.entries[Key(P0, OLD)].state is State.MOVED
+        ledger = await settle(check, ledger)
+        assert check.undecided(ledger) == (ledger.live if losses else ledger.open)
+        await settle(check, ledger, 2)
+        assert len(brokers.losses) == losses
 
 
 @on_virtual_time
