@@ -321,6 +321,12 @@ class SimulatedCluster:
         """Start a broker again."""
         self.kafka.start(index)
 
+    def move_broker(self, index: int) -> None:
+        """Give a stopped broker another port; clients learn the port from the metadata of other brokers."""
+        node = self.kafka.nodes[index]
+        self.network.move(node.host, node.port, node.port + 1)
+        node.port += 1
+
     def brokers_up(self) -> list[int]:
         """Return the indexes of the running brokers."""
         return [index for index, node in enumerate(self.kafka.nodes) if node.up]

@@ -86,6 +86,10 @@ class SimulatedNetwork:
         """Make ``server`` listen at an address; the server's code runs in ``process``."""
         self._servers[host, port] = (server, process)
 
+    def move(self, host: str, port: int, to: int) -> None:
+        """Let the server at an address listen at the port ``to`` of its host instead; connections stay open."""
+        self._servers[host, to] = self._servers.pop((host, port))
+
     def connector(self, process: Process) -> SimulatedConnector:
         """Return the connector of a client that runs in ``process``, on the host with this name."""
         return SimulatedConnector(self, process)

@@ -2,8 +2,8 @@
 
 A :class:`SimulatedQuery` plays Spark: it asks the planner for a batch, records the batch in its checkpoint, runs it, records
 that it is finished, and asks again. A life of a query ends with its run (Trigger.AvailableNow, Trigger.Once), with an error, or
-with a kill at any moment; the next life continues from the checkpoint. Meanwhile brokers hang, crash and become slow, and
-topics are deleted, created and created again.
+with a kill at any moment; the next life continues from the checkpoint. Meanwhile brokers hang, crash, become slow and get other
+ports, partitions have no leader, and topics are deleted, created and created again.
 
 The rules: a run reads exactly what was there when it began, or fails and says why; nothing is lost without an error or a log
 line; a batch id has the same rows for ever; a planning call that finds nothing new has planned every record that existed at the
@@ -26,6 +26,7 @@ import attrs
 
 from assignors.built_in import BUILT_IN
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -51,7 +52,20 @@ GROUP: Final = "group"
 NOW, ONCE, CONTINUOUS = "AvailableNow", "Once", "ProcessingTime"
 
 #: Kinds of faults. The target is a broker, a topic or a query; for a topic that is created again, the value is its partitions.
-KINDS = ("hang", "hang", "crash", "all away", "slow", "delete", "recreate", "recreate", "kill", "kill")
+KINDS = (
+    *("hang", "hang", "crash", "other port", "all away", "slow", "no leader"),
+    *("delete", "recreate", "recreate", "kill", "kill"),
+)
+#: Kinds that may delay requests and rebalances.
+DELAYS = ("hang", "crash", "other port", "all away", "slow", "no leader")
+
+#: Further options of queries.
+OPTIONS: tuple[Mapping[str, str], ...] = (
+    {},
+    {},
+    {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "5s"},
+    {"kafka.isolation.level": "read_uncommitted"},
+)
 
 #: The times of a run, in virtual seconds: the last fault begins, the last lives begin, the run ends.
 FAULTS_END_S, LAST_LIVES_S, END_S = 35.0, 80.0, 180.0
@@ -78,6 +92,9 @@ class QueryScenario:
     max_offsets: int | None
     max_poll_interval_ms: int
     faults: tuple[Fault, ...]
+    options: Mapping[str, str] = attrs.field(factory=dict)
+    #: The frame between the first query and a broker after which the query is killed, as the number since the run's start.
+    killed_at: int | None = None
 
 
 def draw(seed: int) -> QueryScenario:
@@ -102,6 +119,7 @@ def draw(seed: int) -> QueryScenario:
             )
             for one in random.choices((1_000, 4_000, 12_000, 25_000), k=random.randint(0, 5))
         ),
+        options=random.choice(OPTIONS),
     )
 
 
@@ -152,6 +170,9 @@ class QueryWorld:
         self.names: tuple[str, ...] = ("orders-a", "orders-b")
         #: The last time at which a topic did not exist.
         self.absent_s: float = float("-inf")
+        #: The number of requests of the first query and of their responses.
+        self.frames: int = 0
+        self.network.on_request = self.network.on_answer = self._on_frame
 
     def fail(self, breach: Violation) -> None:
         """End the run, because a rule was violated."""
@@ -204,25 +225,42 @@ class QueryWorld:
         """Begin a fault, which ends by itself."""
         loop, cluster, for_s = self.loop, self.cluster, fault.for_ms / 1000
         self.history.note("world", str(fault))
-        if fault.kind in ("hang", "crash", "all away", "slow"):
+        if fault.kind in DELAYS:
             self.troubled_until = max(self.troubled_until, loop.time() + for_s + TROUBLE_S)
         broker, topic = fault.target % 2, self.names[fault.target % 2]
         if fault.kind == "hang":
             cluster.processes[broker].freeze()
             loop.call_later(for_s, cluster.processes[broker].thaw)
-        elif fault.kind in ("crash", "all away"):
+        elif fault.kind in ("crash", "all away", "other port"):
             for index in range(2) if fault.kind == "all away" else (broker,):
                 cluster.stop_broker(index)
                 loop.call_later(for_s, cluster.start_broker, index)
+            if fault.kind == "other port":
+                cluster.move_broker(broker)
         elif fault.kind == "slow":
             for query in self.queries:
                 self.network.slow(cluster.kafka.nodes[broker].host, query.name, 3_000)
                 loop.call_later(for_s, self.network.slow, cluster.kafka.nodes[broker].host, query.name, 0)
+        elif fault.kind == "no leader":
+            self._lead(topic, NO_LEADER)
+            loop.call_later(for_s, self._lead, topic, broker)
         elif fault.kind == "kill":
             self.queries[fault.target % len(self.queries)].kill()
         else:
             self.delete(topic)
             loop.call_later(0 if fault.kind == "recreate" else for_s, self.create, topic, fault.value)
+
+    def _lead(self, topic: str, leader: int) -> None:
+        """Make a broker the leader of a topic's first partition, or leave the partition without a leader."""
+        partition = self.cluster.kafka.topics.partition(topic, 0)
+        if partition is not None and (leader == NO_LEADER or self.cluster.kafka.is_up(leader)):
+            self.cluster.kafka.topics.set_leader(partition, leader)
+
+    def _on_frame(self, client: str, *_: object) -> None:
+        if client.startswith("query-0."):
+            self.frames += 1
+            if self.frames == self.play.killed_at:
+                self.loop.call_soon(self.queries[0].kill)
 
     # -- the course -------------------------------------------------------------------------------------------------
 
@@ -402,7 +440,8 @@ class SimulatedQuery:
             "kafka.group.protocol": stage.protocol,
         }
         options |= {"subscribePattern": "orders-.*"} if stage.pattern else {"subscribe": "orders-a,orders-b"}
-        return options | ({} if stage.max_offsets is None else {"maxOffsetsPerTrigger": str(stage.max_offsets)})
+        limit = {} if stage.max_offsets is None else {"maxOffsetsPerTrigger": str(stage.max_offsets)}
+        return {**options, **limit, **stage.options}
 
     def _failed(self, error: CoordinatorError) -> None:
         world = self._world
@@ -466,6 +505,8 @@ class SimulatedQuery:
 
     def _check_nothing_new(self, query: Query, before: Mapping[Log, int]) -> None:
         """Check a call that found nothing new: it must have planned every record of the owned logs that existed at the call."""
+        if "minOffsetsPerTrigger" in self._world.play.options:
+            return
         for partition, holding in query.ledger.held.items():
             end = before.get((holding.topic_id, partition.partition), 0)
             if holding.position < end:

@@ -70,7 +70,8 @@ TRANSITIONS: Mapping[Event, Mapping[State, State]] = {
     Event.TAKE_UP: dict.fromkeys(State, State.HELD),
     Event.RELEASE: {State.HELD: State.OPEN},
     Event.SEEN: {State.OPEN: State.MOVED},
-    Event.MISSED: {State.OPEN: State.GONE, State.HELD: State.GONE},
+    # If a topic is deleted after its owner was killed, nobody else can report the loss.
+    Event.MISSED: {State.OPEN: State.GONE, State.HELD: State.GONE, State.MOVED: State.GONE},
 }
 
 
@@ -147,6 +148,8 @@ class Ledger:
     batch: PlannedBatch | None = None
     began: bool = False
     bounded: bool = False
+    #: The entries of subscribed topics that the checkpoint names. As long as it does, this query reports their loss.
+    named: frozenset[Key] = frozenset()
     cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
     #: The partition that gets the next record that a limit leaves over, as an index; and the time of the last batch with
     #: records.
@@ -181,9 +184,19 @@ class Ledger:
         return frozenset(key for key, entry in self.entries.items() if entry.state is State.OPEN)
 
     @property
+    def live(self) -> frozenset[Key]:
+        """The entries whose loss this query reports: those that have not ended, and those that the checkpoint names."""
+        unfinished = (State.OPEN, State.HELD)
+        return frozenset(
+            key
+            for key, one in self.entries.items()
+            if one.state in unfinished or (one.state is State.MOVED and key in self.named)
+        )
+
+    @property
     def topics(self) -> frozenset[str]:
-        """The topics of entries that have not ended."""
-        return frozenset(key.partition.topic for key, one in self.entries.items() if one.state in (State.OPEN, State.HELD))
+        """The topics of :attr:`live` entries."""
+        return frozenset(key.partition.topic for key in self.live)
 
     @property
     def targets(self) -> Mapping[TopicPartition, int]:
@@ -223,8 +236,11 @@ class Ledger:
         # The ended entries of a deleted topic are of no use once the checkpoint names the new topic.
         entries = {key: one for key, one in ledger.entries.items() if not (one.ended and _is_replaced(key, finished))}
         restarted = not self.began and finished.cluster is not None
+        named = []
         for partition, span in finished.spans():
             key = Key(partition, finished.topics[partition.topic].id)
+            if partition.topic in subscribed:
+                named.append(key)
             planned, left = self.cuts.get(partition, (NONE, NONE))
             end = left if planned == span.end else span.end
             entry = entries.get(key)
@@ -235,7 +251,7 @@ class Ledger:
             if holding is not None and batch is not None and holding.ownership == batch.ownerships.get(partition):
                 entry = attrs.evolve(entry, holding=attrs.evolve(holding, confirmed=span.end))
             entries[key] = entry
-        return attrs.evolve(ledger, entries=entries, began=self.began or finished.cluster is not None)
+        return attrs.evolve(ledger, entries=entries, named=frozenset(named), began=self.began or finished.cluster is not None)
 
     def _rolled_back(self, batch: PlannedBatch) -> Ledger:
         positions = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from consumer_coord import lazy_attrs as attrs
@@ -29,7 +29,7 @@ from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS, EndOffsets
 from consumer_coord.spark.errors import CheckpointError, DataLossError, MissingTopicError
-from consumer_coord.spark.ledger import Holding, Ledger, PlannedCommit
+from consumer_coord.spark.ledger import Holding, Key, Ledger, PlannedCommit
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.spark.start_lookups import StartLookups
@@ -236,6 +236,8 @@ class Query(Holder):
         if owners is not None:
             # Records of partitions that move to another member must not be read here.
             return owners
+        if undecided := self._topics.undecided(self.ledger):
+            return first or _existence_unknown(undecided)
         view, doubted = self._ends.view, self._topics.doubted
         known = {one: end for one, end in view.ends.items() if one.topic not in doubted}
         problem = view.problem or ("; ".join(f"whether topic {name!r} still exists" for name in sorted(doubted)) or None)
@@ -430,8 +432,8 @@ class Query(Holder):
         self.ledger = await self._topics.settle(self.ledger, self._ends.view.ids, self._limit_ms())
         if self.ledger.bounded:
             self._check_missing()
-            if doubtful := {key.partition for key in self.ledger.open if not self.ledger.entries[key].unread}:
-                return Unknown(f"whether the topics of {listed(doubtful)} still exist is not known")
+            if doubtful := {key for key in self.ledger.open if not self.ledger.entries[key].unread}:
+                return _existence_unknown(doubtful)
         return None
 
     def _check_missing(self) -> None:
@@ -604,3 +606,7 @@ class Query(Holder):
             " separate group",
             limit_s,
         )
+
+
+def _existence_unknown(keys: Iterable[Key]) -> Unknown:
+    return Unknown(f"whether the topics of {listed({key.partition for key in keys})} still exist is not known")

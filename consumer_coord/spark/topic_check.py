@@ -69,8 +69,12 @@ class TopicCheck:
         self._hinted = False
         #: Entries whose topics were absent in the last response, with the reason.
         self._suspects: Mapping[Key, str] = {}
+        #: Open entries of which the last response did not show clearly whether their topics exist.
+        self._unclear: frozenset[Key] = frozenset()
         self._looked_s = float("-inf")
         self._released_s = float("-inf")
+        #: The time of the last request that was answered.
+        self._answered_s: float | None = None
         self._checked_version = -1
 
     def hint(self) -> None:
@@ -86,6 +90,16 @@ class TopicCheck:
         """The topics that were absent in one response, so that another response must confirm it."""
         return frozenset(key.partition.topic for key in self._suspects)
 
+    def undecided(self, ledger: Ledger) -> frozenset[Key]:
+        """Return the entries that are not held and may be gone, until metadata that was requested afterwards has shown it.
+
+        A batch does not name these entries. If it were planned now and this process ended, nobody would report their loss.
+        """
+        if self._answered_s is None or self._answered_s < self._released_s:
+            return ledger.open
+        others = frozenset(key for key in self._suspects if ledger.entries[key].state is not State.HELD)
+        return (ledger.open & self._unclear) | (others & ledger.live)
+
     async def settle(self, ledger: Ledger, reported: TopicIds, timeout_ms: float) -> Ledger:
         """Return the ledger without doubts that metadata could end now; ``reported`` are topic ids that are known anyway."""
         if not self._is_due(ledger, reported):
@@ -93,28 +107,31 @@ class TopicCheck:
         self._hinted = False
         began = self._looked_s = now()
         metadata = await self._cluster.refresh(Deadline.after(timeout_ms))
+        self._answered_s = began
         self._checked_version = metadata.version
         view = view_of(metadata, ledger.topics, None)
-        found = absent(_live(ledger), view)
+        found = absent(ledger.live, view)
         gone = {key: why for key, why in found.items() if key in self._suspects}
         if gone and not view.topics.keys() >= {key.partition.topic for key in gone}:
             # A response with all topics omits those that the principal may not describe. A request by name tells them apart.
             await topic_ids(self._cluster, {key.partition.topic for key in gone}, timeout_ms)
         self._suspects = {key: why for key, why in found.items() if key not in gone}
         ledger = self._missed(ledger, gone)
+        self._unclear = frozenset(key for key in ledger.open if key.partition.topic in view.unclear)
         if began >= self._released_s + SETTLED_S:
-            ledger = ledger.seen([key for key in ledger.open if key not in found and key.partition.topic in view.topics])
+            shown = [key for key in ledger.open - self._unclear if key not in found and key.partition.topic in view.topics]
+            ledger = ledger.seen(shown)
         return ledger
 
     def _is_due(self, ledger: Ledger, reported: TopicIds) -> bool:
         moment, metadata = now(), self._cluster.metadata
         if moment - self._looked_s < AGAIN_S and self._looked_s > self._released_s:
             return False
-        if self._hinted or self._suspects:
+        if self._hinted or self._suspects or self._unclear:
             return True
         if ledger.open and (self._looked_s <= self._released_s or moment - self._looked_s >= SETTLED_S):
             return True
-        live = _live(ledger)
+        live = ledger.live
         if reported and any(_is_elsewhere(key, reported) for key in live):
             return True
         if metadata.version == self._checked_version:
@@ -131,10 +148,6 @@ class TopicCheck:
                 unread.append(f"{key.partition.partition} from {max(read, 0)}")
             self._lose(f"topic {topic!r}: {why}; unread records of its partitions ({', '.join(unread)}) are gone")
         return ledger.missed(gone)
-
-
-def _live(ledger: Ledger) -> list[Key]:
-    return [key for key, entry in ledger.entries.items() if entry.state in (State.OPEN, State.HELD)]
 
 
 def _is_elsewhere(key: Key, reported: TopicIds) -> bool:

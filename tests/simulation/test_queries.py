@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from consumer_coord.environment import now
-from consumer_coord.simulation.queries import CONTINUOUS, NOW, QueryScenario, draw, play_queries
+from consumer_coord.simulation.queries import CONTINUOUS, NOW, ONCE, QueryScenario, draw, play_queries
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.spark import query as queries
 from consumer_coord.spark.checkpoint import Offsets
@@ -17,6 +17,7 @@ from consumer_coord.spark.end_offsets import EndOffsets
 from consumer_coord.spark.ledger import NONE, Holding, Key, Ledger
 from consumer_coord.spark.planner import Answer, Ends, NothingNew, Unknown, plan
 from consumer_coord.spark.query import Query
+from consumer_coord.spark.topic_check import TopicCheck
 from consumer_coord.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.slow
@@ -30,6 +31,66 @@ def test_the_rules_hold(seed: int) -> None:
 
 def test_equal_scenarios_have_equal_timelines() -> None:
     assert play_queries(draw(3)).lines == play_queries(draw(3)).lines
+
+
+#: Histories that went wrong once, or that a table of kinds does not bring about.
+PLAYED: Mapping[str, Mapping[str, Any]] = {
+    "created again while a leader was missing": {
+        "seed": 1105,
+        "triggers": (ONCE,),
+        "faults": (Fault(10_652, "no leader", 0, 2, 12_000), Fault(17_562, "recreate", 1, 2, 4_000)),
+    },
+    "deleted while a killed member owned it": {
+        "triggers": (CONTINUOUS,),
+        "faults": (Fault(4_000, "delete", 0, 2, 9_000),),
+        "killed_at": 50,
+    },
+    "deleted after its owner was killed": {
+        "seed": 2,
+        "triggers": (NOW,),
+        "pattern": False,
+        "faults": (Fault(4_000, "delete", 0, 2, 3_000),),
+        "killed_at": 66,
+    },
+    "all brokers away for a minute": {"triggers": (CONTINUOUS,), "faults": (Fault(5_000, "all away", 0, 1, 60_000),)},
+    "a run while all brokers are away for a minute": {"triggers": (NOW,), "faults": (Fault(500, "all away", 0, 1, 60_000),)},
+    "a run while a partition has no leader": {"triggers": (NOW,), "faults": (Fault(100, "no leader", 0, 1, 10_000),)},
+    "other ports, one broker after the other": {
+        "triggers": (CONTINUOUS,),
+        "faults": tuple(Fault(at_ms, "other port", number, 1, 3_000) for number, at_ms in enumerate((5_000, 15_000, 25_000))),
+    },
+}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("name", PLAYED)
+def test_the_rules_hold_in_a_history(name: str, protocol: str) -> None:
+    outcome = play_queries(scenario(protocol=protocol, **PLAYED[name]))
+    assert outcome.violation is None, "\n".join(outcome.lines[-40:])
+
+
+def test_a_run_waits_for_a_leader_and_reads_everything() -> None:
+    """The topic's records are read although its partition got a leader only 10 s after the run had begun."""
+    outcome = play_queries(scenario(**PLAYED["a run while a partition has no leader"]))
+    first = next(line for line in outcome.lines if "query-0.1: ended well" in line)
+    assert 10 < float(first.split()[0]) < 15, first
+
+
+def test_a_query_goes_on_while_a_broker_gets_other_ports() -> None:
+    faults = tuple(Fault(at_ms, "other port", 0, 1, 3_000) for at_ms in (5_000, 20_000, 35_000))
+    outcome = play_queries(scenario(*faults, triggers=(CONTINUOUS,)))
+    assert not [line for line in outcome.lines if "failed" in line]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("trigger", [NOW, ONCE, CONTINUOUS])
+def test_a_kill_after_any_frame_of_the_first_run_loses_nothing(trigger: str, protocol: str) -> None:
+    """In each phase: the look-ups before the join, the join, the targets, starts, commits, and end offsets of a batch."""
+    for frame in range(5, 120, 23):
+        outcome = play_queries(
+            scenario(Fault(4_000, "delete", 0, 2, 9_000), triggers=(trigger,), protocol=protocol, killed_at=frame)
+        )
+        assert outcome.violation is None, "\n".join([f"killed after frame {frame}", *outcome.lines[-40:]])
 
 
 def old_end_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -97,6 +158,11 @@ def replays_go_further(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Query, "check_replay", replay)
 
 
+def hasty_batches(patch: pytest.MonkeyPatch) -> None:
+    """A batch is planned before it is known whether a topic of the checkpoint is gone, and the next batch does not name it."""
+    patch.setattr(TopicCheck, "undecided", lambda self, ledger: frozenset())
+
+
 def scenario(*faults: Fault, **changes: Any) -> QueryScenario:
     base = QueryScenario(
         seed=1,
@@ -140,6 +206,12 @@ PLANTED = [
         scenario(triggers=(CONTINUOUS,), max_poll_interval_ms=8_000, interval_s=12.0),
         "commits",
         id="unproven commits",
+    ),
+    pytest.param(
+        hasty_batches,
+        scenario(**PLAYED["created again while a leader was missing"]),
+        "silent loss",
+        id="hasty batches",
     ),
     pytest.param(replays_go_further, scenario(*KILLS, max_offsets=7), "same rows", id="replays go further"),
 ]

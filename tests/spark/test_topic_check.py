@@ -16,6 +16,7 @@ from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.loop import run
 from consumer_coord.spark import topic_check
+from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.ledger import Holding, Key, Ledger, State
 from consumer_coord.spark.topic_check import TopicCheck, TopicIds
 from consumer_coord.topic_partition import TopicPartition
@@ -40,10 +41,14 @@ class Brokers:
     losses: list[str] = attrs.field(factory=list)
     #: The topics that a request by name does not show, because they may not be described.
     hidden: bool = False
+    #: The first answer in which no broker calls the topic unknown.
+    unclear_until: int = 1
 
     async def refresh(self, deadline: Deadline) -> Metadata:
         self.asked += 1
         self.metadata = metadata(100 + self.asked, self.answers[min(self.asked, len(self.answers)) - 1])
+        if self.asked < self.unclear_until:
+            self.metadata = attrs.evolve(self.metadata, unknown_since={"orders": 0.0})
         return self.metadata
 
     async def by_name(self, cluster: object, topics: Iterable[str], timeout_ms: float) -> TopicIds:
@@ -150,6 +155,47 @@ async def test_a_released_partition_of_a_deleted_topic_is_a_loss() -> None:
     ledger = await settle(check, held().release([P0]), 20)
     assert ledger.entries[Key(P0, OLD)].state is State.GONE
     assert len(brokers.losses) == 1
+
+
+@on_virtual_time
+async def test_an_open_entry_is_undecided_until_its_topic_is_gone_or_seen() -> None:
+    """Without its name in the next batch, nobody would report the loss if the process ended after one response."""
+    brokers = Brokers([None])
+    check = brokers.check()
+    ledger = held().release([P0])
+    assert check.undecided(ledger) == ledger.open, "nobody was asked"
+    assert check.undecided(await settle(check, ledger)) == ledger.open, "one response is not enough"
+    assert not check.undecided(await settle(check, ledger))
+    assert len(brokers.losses) == 1
+    check.released()
+    assert check.undecided(ledger) == ledger.open, "the answer is older than the release"
+
+
+@on_virtual_time
+async def test_a_moved_entry_that_the_checkpoint_names_is_a_loss_when_its_topic_goes() -> None:
+    """Its owner may have been killed, so that nobody else reports the loss."""
+    restarted = Offsets("billing", "cluster", {"orders": TopicSpans(OLD, {0: Span(0, 40, 1)})})
+    moved = Ledger("billing").finish(restarted, {"orders"}).seen([Key(P0, OLD)])
+    for ledger, losses in ((moved, 1), (moved.finish(Offsets("billing", "cluster"), {"orders"}), 0)):
+        brokers = Brokers([None], metadata(1, None))
+        check = brokers.check()
+        assert ledger.entries[Key(P0, OLD)].state is State.MOVED
+        ledger = await settle(check, ledger)
+        assert check.undecided(ledger) == (ledger.live if losses else ledger.open)
+        await settle(check, ledger, 2)
+        assert len(brokers.losses) == losses
+
+
+@on_virtual_time
+async def test_a_topic_that_a_broker_called_unknown_is_neither_gone_nor_seen() -> None:
+    brokers = Brokers([OLD], unclear_until=3)
+    check = brokers.check()
+    ledger = held().release([P0])
+    assert await settle(check, ledger) == ledger
+    assert check.undecided(ledger) == ledger.open
+    ledger = await settle(check, ledger, 3)
+    assert ledger.entries[Key(P0, OLD)].state is State.MOVED
+    assert brokers.losses == []
 
 
 @on_virtual_time
