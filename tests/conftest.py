@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from consumer_coord.consumer import message_plane
+from consumer_coord.consumer import which_plane
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
 from tests.support.browser import HOW, Browser, chromium
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the table of behaviours and the search for secrets for every run."""
     if config.getoption("own_fetch"):
-        message_plane.BY_DEFAULT = False
+        which_plane.BY_DEFAULT = False
     config.pluginmanager.register(BehaviourTable(config))
     config.pluginmanager.register(SecretWatch())
 

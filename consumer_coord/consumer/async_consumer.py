@@ -52,7 +52,7 @@ from consumer_coord.confluent.rows import (
     to_store,
 )
 from consumer_coord.confluent.types import KafkaError, Message
-from consumer_coord.consumer import chunks, group_metadata
+from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_members import LoopMember
@@ -62,12 +62,11 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.statistics import OwnStatistics, completed
-from consumer_coord.consumer.look_ups import LookUps
-from consumer_coord.consumer.message_plane import MessagePlane, reads_with_librdkafka
+from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
+from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -87,6 +86,7 @@ from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
+    from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.topic_partition import TopicPartition
 
@@ -203,10 +203,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
             core = ConsumerCoordinator(settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
             scheduler = self._scheduler = Scheduler(core)
-            plane, own = self._plane, self._plane is None
+            plane, own = self._plane, None
             if plane is None:
-                plane = self._plane = MessagePlane.of(core, settings, scheduler)
-                plane.close_with(self)
+                # Imported here, because most consumers need neither the Fetch nor the decoder.
+                from consumer_coord.consumer.own_fetch import OwnFetch
+
+                own = OwnFetch(core, settings, scheduler, self)
+                plane = self._plane = own.plane
             made = self._made = Engine(
                 core,
                 plane,
@@ -215,20 +218,17 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     settings.auto_offset_reset,
                     settings.read_committed,
                     checks_commits=self._checks_commits,
-                    keeps_epochs=own,
+                    keeps_epochs=own is not None,
                 ),
-                is_out_of_range=chunks.is_out_of_range if own else is_out_of_range,
+                is_out_of_range=is_out_of_range if own is None else own.is_out_of_range,
                 call=self._call,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
                 auto_store=self._auto_store,
                 reports_automatic=self._on_commit is not None,
             )
-            if isinstance(plane, MessagePlane):
-                plane.serve(made)
-                self._look_ups = LookUps(made, plane)
-                if settings.librdkafka.get("stats_cb") is not None:
-                    self._statistics = OwnStatistics(settings.librdkafka, made, self._librdkafka.reported.append)
+            if own is not None:
+                self._look_ups, self._statistics = own.serve(made, self._librdkafka.reported.append)
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.

@@ -54,5 +54,8 @@ class DataPlane(Protocol):
     async def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""
 
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        """Return figures of a partition with the names of librdkafka's statistics; empty if the statistics have them."""
+
     async def close(self) -> None:
         """Release all resources; idempotent."""

@@ -38,7 +38,7 @@ ENDED: Final = 0
 
 
 @attrs.define(eq=False)
-class Reading:
+class PartitionReading:
     """One assignment of a partition."""
 
     #: The number of its present Fetches; 0 before them.
@@ -76,7 +76,7 @@ class FetchPlane:
         self._topic_id = topic_id
         self._wake = wake
         self._serial = 0
-        self._readings: dict[TopicPartition, Reading] = {}
+        self._readings: dict[TopicPartition, PartitionReading] = {}
         self._last_queues: dict[TopicPartition, Mapping[str, int]] = {}
 
     def close_with(self, consumer: object) -> None:
@@ -118,7 +118,7 @@ class FetchPlane:
         # Sorted, so that the same history sends the same requests.
         for partition, at in sorted(positions.items()):
             self._serial += 1
-            self._readings[partition] = Reading(self._serial)
+            self._readings[partition] = PartitionReading(self._serial)
             topic_id = self._topic_id(partition) or ZERO_UUID
             starts[partition] = FetchStart(self._serial, at.offset, at.leader_epoch, topic_id)
         self._fetcher.assign(starts)

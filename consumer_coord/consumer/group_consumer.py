@@ -48,7 +48,7 @@ from consumer_coord.confluent.rows import (
 )
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
-from consumer_coord.consumer import chunks, group_metadata
+from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
@@ -57,12 +57,11 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
-from consumer_coord.consumer.librdkafka.statistics import OwnStatistics, completed
-from consumer_coord.consumer.look_ups import LookUps
-from consumer_coord.consumer.message_plane import MessagePlane, reads_with_librdkafka
+from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
@@ -198,13 +197,16 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _make_engine(self, auto_store: bool, librdkafka_fetches: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
         """Return the coroutine function that creates the engine on the loop."""
         settings, reports_automatic = self._settings, self._on_commit is not None
+        if not librdkafka_fetches:
+            # Imported here, because most consumers need neither the Fetch nor the decoder.
+            from consumer_coord.consumer.own_fetch import OwnFetch
 
         async def make() -> Engine:
             scheduler = Scheduler(self._core, other_threads=True)
+            own = None if librdkafka_fetches else OwnFetch(self._core, settings, scheduler, self)
             plane: DataPlane = OnCaller(self._librdkafka)
-            if not librdkafka_fetches:
-                plane = self._source = MessagePlane.of(self._core, settings, scheduler)
-                plane.close_with(self)
+            if own is not None:
+                plane = self._source = own.plane
             engine = Engine(
                 self._core,
                 plane,
@@ -215,18 +217,15 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                     checks_commits=True,
                     keeps_epochs=not librdkafka_fetches,
                 ),
-                is_out_of_range=is_out_of_range if librdkafka_fetches else chunks.is_out_of_range,
+                is_out_of_range=is_out_of_range if own is None else own.is_out_of_range,
                 call=self._call,
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
                 auto_store=auto_store,
                 reports_automatic=reports_automatic,
             )
-            if isinstance(plane, MessagePlane):
-                plane.serve(engine)
-                self._look_ups = LookUps(engine, plane)
-                if settings.librdkafka.get("stats_cb") is not None:
-                    self._statistics = OwnStatistics(settings.librdkafka, engine, self._librdkafka.reported.append)
+            if own is not None:
+                self._look_ups, self._statistics = own.serve(engine, self._librdkafka.reported.append)
             return engine
 
         return make

@@ -21,10 +21,9 @@ from typing import Any, Final
 from consumer_coord.columns import CompletedFetch, UnreadableRecordError
 from consumer_coord.columns.rows import Rows, kept_chunks
 from consumer_coord.config import Config
-from consumer_coord.confluent.types import own_because
 from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionEof, PartitionError
 from consumer_coord.consumer.data_plane import Sink
-from consumer_coord.consumer.fetch_plane import ENDED, FetchPlane, Reading
+from consumer_coord.consumer.fetch_plane import ENDED, FetchPlane, PartitionReading
 from consumer_coord.consumer.messages import MESSAGES, eof_message, error_message
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.consumer.scheduler import Scheduler
@@ -41,15 +40,6 @@ from consumer_coord.wire.schema import ZERO_UUID
 _QUEUE_BYTES: Final = 4 << 20
 #: How long after the report of an error a partition is fetched again, in seconds (librdkafka: ``fetch.error.backoff.ms``).
 _AGAIN_S: Final = 0.5
-
-#: Whether librdkafka fetches messages if ``librdkafka.enable`` is not set.
-BY_DEFAULT: bool = True
-
-
-def reads_with_librdkafka(config: Config) -> bool:
-    """Return whether messages come from librdkafka; without an installed librdkafka they never do."""
-    wanted = BY_DEFAULT if config.librdkafka_enable is None else config.librdkafka_enable
-    return wanted and own_because is None
 
 
 class MessagePlane(FetchPlane):
@@ -199,7 +189,7 @@ class MessagePlane(FetchPlane):
             chunk.start = rows.next_offset
             self._rows = None
 
-    def _event(self, ended: PartitionEnded | PartitionEof, reading: Reading) -> list[Any]:
+    def _event(self, ended: PartitionEnded | PartitionEof, reading: PartitionReading) -> list[Any]:
         """Return the event for the worker, or the message with an error for the application; nothing if it is no news."""
         if isinstance(ended, PartitionEof):
             return [eof_message(ended.at, ended.start)]
@@ -263,7 +253,7 @@ class MessagePlane(FetchPlane):
     def _refused(self, ended: PartitionEnded) -> None:
         """Keep the partition: it is fetched again after the application has received the error."""
 
-    def _again(self, partition: TopicPartition, reading: Reading, offset: int) -> None:
+    def _again(self, partition: TopicPartition, reading: PartitionReading, offset: int) -> None:
         """Fetch a partition again from the record that could not be read, because the cause may have gone."""
         if self._readings.get(partition) is not reading:
             return

@@ -30,8 +30,6 @@ from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
-from consumer_coord.consumer.look_ups import LookUps
-from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.turns import T, Turns
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Entry
@@ -46,6 +44,8 @@ from consumer_coord.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads
+    from consumer_coord.consumer.look_ups import LookUps
+    from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.lag.partition_lag import PartitionLag
 
 logger: Final = get_logger(__name__)

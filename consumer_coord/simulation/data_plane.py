@@ -179,6 +179,10 @@ class SimulatedPlane:
         found: frozenset[TopicPartition] = await self._run(lambda: frozenset(self._readings))
         return found
 
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        """Return nothing, because no statistics are simulated."""
+        return {}
+
     async def close(self) -> None:
         if not self.closed:
             await self._run(self._close)

@@ -68,7 +68,7 @@ class DataPlaneOf:
 
 def waits_quietly(consumer: GroupConsumer) -> bool:
     """Return whether the next poll of an idle consumer waits for a message, and looks at nothing else."""
-    return consumer._quiet is consumer._core.application.news
+    return consumer._quiet is coordinator_of(consumer).application.news
 
 
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:

@@ -439,6 +439,9 @@ class OffLoop:
 
         return await self._in_order(call)
 
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        return {}
+
     async def close(self) -> None:
         await self.run(self._kafka.close)
 

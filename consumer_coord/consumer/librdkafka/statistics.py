@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.topic_partition import TopicPartition
 
@@ -126,9 +125,8 @@ async def completed(event: Any, engine: Engine) -> Any:
         about = topics.setdefault(partition.topic, {"topic": partition.topic, "partitions": {}})
         number = partition.partition
         row = about["partitions"].setdefault(str(number), {"partition": number, **_NEW_PARTITION})
-        if isinstance(engine.worker.plane, FetchPlane):
-            state = "active" if one.fetched else "stopped"
-            row |= {"unknown": False, "fetch_state": state, **engine.worker.plane.queues(partition)}
+        if queues := engine.worker.plane.queues(partition):
+            row |= {"unknown": False, "fetch_state": "active" if one.fetched else "stopped", **queues}
         _complete(row, partition, one, engine)
     statistics["cgrp"] = _group(statistics.get("cgrp", {}), engine)
     return json.dumps(statistics)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.confluent.types import own_because
-from consumer_coord.consumer import message_plane
+from consumer_coord.consumer import which_plane
 
 #: Marks a test about librdkafka that would fail without it, and not by an ImportError.
 needs_librdkafka = pytest.mark.skipif(
-    own_because is not None or not message_plane.BY_DEFAULT, reason="needs messages from librdkafka"
+    own_because is not None or not which_plane.BY_DEFAULT, reason="needs messages from librdkafka"
 )
 
 #: ``installed`` has no directory.
