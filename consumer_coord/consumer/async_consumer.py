@@ -87,6 +87,7 @@ from consumer_coord.runtime.blocking_coordinator import choose_assignors
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.look_ups import LookUps
+    from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.topic_partition import TopicPartition
 
@@ -144,6 +145,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
             fetches = reads_with_librdkafka(parsed)
             self._librdkafka = Librdkafka(parsed.librdkafka, fetches=fetches, **handed_over)
             self._refusals = Refusals(self._librdkafka.settings)
+        #: What fetches messages.
+        self._source: Librdkafka | MessagePlane = self._librdkafka
         self._steps = group_lines(settings, handed_over.get("logger"))
         threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
         self._set_up(parsed, chosen, threaded if fetches else None, shared_clusters)
@@ -209,7 +212,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 from consumer_coord.consumer.own_fetch import OwnFetch
 
                 own = OwnFetch(core, settings, scheduler, self)
-                plane = self._plane = own.plane
+                plane = self._plane = self._source = own.plane
             made = self._made = Engine(
                 core,
                 plane,

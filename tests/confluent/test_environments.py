@@ -12,13 +12,18 @@ import pytest
 from tests.support.environments import ENVIRONMENTS, variables
 from tests.test_structure import ROOT
 
-#: Tests of the consumers of which many do not read messages, because librdkafka does that.
+#: Tests of the consumers, of which few are about librdkafka.
 WITHOUT_LIBRDKAFKA = (
     "tests/confluent/reading_without_librdkafka.py",
     "tests/consumer/test_async_consume_arrow.py",
+    "tests/consumer/test_async_finished_records.py",
     "tests/consumer/test_bad_input.py",
     "tests/consumer/test_both_consumers.py",
     "tests/consumer/test_consume_arrow.py",
+    "tests/consumer/test_finished_records.py",
+    "tests/consumer/test_positions_behind_markers.py",
+    "tests/consumer/test_read_ahead.py",
+    "tests/consumer/test_stored_offsets.py",
     "tests/consumer/test_subscription.py",
     "tests/consumer/test_which_plane.py",
 )

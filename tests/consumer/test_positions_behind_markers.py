@@ -29,7 +29,7 @@ from tests.support.consumer.embedded import (
     take,
 )
 from tests.support.waiting import eventually, eventually_async
-from tests.support.white_box import data_plane, librdkafka
+from tests.support.white_box import data_plane, source
 
 END = 10
 PARTITION = TopicPartition("orders", 0)
@@ -60,7 +60,7 @@ def read_to_the_end(one: KeepingConsumer, count: int = 3) -> None:
 
 
 def has_passed(one: KeepingConsumer | AsyncGroupConsumer) -> bool:
-    at = librdkafka(one).positions_now([PARTITION]).get(PARTITION)
+    at = source(one).positions_now([PARTITION]).get(PARTITION)
     return at is not None and at.offset == END
 
 

@@ -15,6 +15,7 @@ from consumer_coord.errors import NoOffsetError
 from consumer_coord.offsets import OFFSET_TAIL_BASE
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, produce, row, take
+from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
 from tests.support.white_box import data_plane, partitions
 
@@ -181,6 +182,7 @@ def test_a_manual_assignment_without_a_policy_reports_an_offset_out_of_range(kaf
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
 
+@needs_librdkafka
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("between", ["a pause drops it", "an interrupt drops it", "a pause after it arrived"])
 def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, between: str) -> None:
@@ -208,6 +210,7 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
 
 
+@needs_librdkafka
 @pytest.mark.behaviour(55)
 @pytest.mark.parametrize("policy", ["latest", "earliest", "none"])
 def test_an_event_about_a_former_position_is_ignored(kafka: EmbeddedKafka, policy: str) -> None:
@@ -224,6 +227,7 @@ def test_an_event_about_a_former_position_is_ignored(kafka: EmbeddedKafka, polic
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
 
+@needs_librdkafka
 def test_equal_events_of_two_former_assignments_are_ignored(kafka: EmbeddedKafka) -> None:
     """librdkafka assigns the partition again at the next poll, and reports the offset if that is out of range."""
     produce(kafka, "orders", {0: range(3)})
@@ -242,6 +246,7 @@ def test_equal_events_of_two_former_assignments_are_ignored(kafka: EmbeddedKafka
         assert [message.offset() for message in take(one, 2)] == [1, 2]
 
 
+@needs_librdkafka
 @pytest.mark.parametrize("start", [2, OFFSET_BEGINNING])
 def test_an_event_without_an_offset_restarts_a_partition_at_its_position(kafka: EmbeddedKafka, start: int) -> None:
     """librdkafka reports a failed look-up in this way, for example for a topic that was deleted and created again."""
@@ -414,6 +419,7 @@ def test_a_commit_in_an_epoch_that_the_log_does_not_know_is_where_reading_starts
     assert "orders-0: starting at the committed offset 7, although the log does not know its leader epoch 5" in caplog.text
 
 
+@needs_librdkafka
 def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: EmbeddedKafka) -> None:
     """With the epoch, librdkafka would check the offset a second time, and only when its timer of a second fires."""
     produce(kafka, "orders", {0: range(10)})

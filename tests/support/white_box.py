@@ -73,7 +73,12 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
 
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer."""
-    return DataPlaneOf(consumer._worker, consumer._source)
+    return DataPlaneOf(consumer._worker, source(consumer))
+
+
+def source(consumer: GroupConsumer | AsyncGroupConsumer) -> Librdkafka | MessagePlane:
+    """Return what fetches messages for a consumer."""
+    return consumer._source
 
 
 def librdkafka(consumer: GroupConsumer | AsyncGroupConsumer) -> Librdkafka:
