@@ -30,7 +30,6 @@ from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchStart
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.settings import as_boolean
 from consumer_coord.topic_partition import TopicPartition
@@ -47,30 +46,22 @@ class MessagePlane(FetchPlane):
 
     rings = True
 
-    def __init__(
-        self,
-        cluster: ClusterClient,
-        config: Config,
-        *,
-        topic_id: Callable[[TopicPartition], uuid.UUID | None],
-        wake: Callable[[], object],
-        on_ready: Callable[[], object],
-        reports_ends: bool = False,
-    ) -> None:
-        """See :class:`FetchPlane`; ``on_ready`` is called on the loop when a call of :meth:`take` may return something new."""
+    def __init__(self, core: ConsumerCoordinator, config: Config, scheduler: Scheduler) -> None:
+        """Fetch nothing yet. Call :meth:`serve` before the first assignment."""
         refill = weakref.WeakMethod(self._refill)
         super().__init__(
-            cluster,
+            core.cluster,
             config,
-            topic_id=topic_id,
-            wake=wake,
+            topic_id=self._id_of_topic,
+            wake=core.application.wake,
             on_ready=lambda: None if (method := refill()) is None else method(),
-            reports_ends=reports_ends,
+            reports_ends=as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False)),
         )
         #: Returns the engine's table.
-        self.table: Callable[[], Mapping[TopicPartition, Partition]] = dict
+        self._table: Callable[[], Mapping[TopicPartition, Partition]] = dict
         self._loop = asyncio.get_running_loop()
-        self._tell = on_ready
+        #: Called on the loop when :meth:`take` may return something new.
+        self._tell = scheduler.records_arrived
         self._queue: deque[Chunk | PartitionEnded | PartitionEof] = deque()
         #: The decoder of the first chunk, and its messages that were decoded and not taken.
         self._decoder: CompletedFetch | None = None
@@ -91,35 +82,25 @@ class MessagePlane(FetchPlane):
         #: Partition -> the text of its last error, until records arrive.
         self._reported: dict[TopicPartition, str] = {}
 
-    @classmethod
-    def of(cls, core: ConsumerCoordinator, config: Config, scheduler: Scheduler) -> MessagePlane:
-        """Return the plane of a consumer; :attr:`table` must be set to its engine's before a partition is assigned."""
-
-        def topic_id(partition: TopicPartition) -> uuid.UUID | None:
-            one = made.table().get(partition)
-            return None if one is None else one.topic_id
-
-        made = cls(
-            core.cluster,
-            config,
-            topic_id=topic_id,
-            wake=core.application.wake,
-            on_ready=scheduler.records_arrived,
-            reports_ends=as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False)),
-        )
-        return made
-
     def serve(self, engine: Any) -> None:
         """Take topic ids from an engine, without a reference that would keep a consumer alive that is not closed."""
         found = weakref.ref(engine)
-        self.table = lambda: {} if (one := found()) is None else one.table
+        self._table = lambda: {} if (one := found()) is None else one.table
+
+    def _id_of_topic(self, partition: TopicPartition) -> uuid.UUID | None:
+        one = self._table().get(partition)
+        return None if one is None else one.topic_id
 
     # -- on the thread that takes -------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether :meth:`take` may return something, or the engine must look; readable from any thread."""
-        return bool(self._queue) or self._failure is not None or super().ready
+        """Whether :meth:`take` may return something, or the engine must look; readable from any thread.
+
+        False while a refill is on its way, because it rings: a thread that looked again and again would keep the lock that the
+        loop needs.
+        """
+        return bool(self._queue) or self._failure is not None or (not self._asked and super().ready)
 
     @property
     def dry(self) -> bool:
@@ -142,8 +123,8 @@ class MessagePlane(FetchPlane):
                 self._told = chunk
                 found = self._event(chunk, reading)
                 continue
-            rows = self._rows or self._decode(chunk)
-            if rows is None:
+            rows = self._rows
+            if rows is None and (rows := self._decode(chunk)) is None:
                 continue
             if len(rows):
                 taken = rows.take(most - len(found))
@@ -161,11 +142,12 @@ class MessagePlane(FetchPlane):
         """Decode the next rows of the first chunk; if they cannot be read, put an event in the place of the chunk."""
         self._decoder = chunk.decoder()
         try:
-            self._rows = MESSAGES.decode(self._decoder, self._kept)
+            rows = self._rows = MESSAGES.decode(self._decoder, self._kept)
         except UnreadableRecordError as error:
             self._queue[0] = PartitionEnded(chunk.at, chunk.start, PartitionError(error), chunk.serial)
             self._removed += chunk.size
-        return self._rows
+            return None
+        return rows
 
     def _remove(self, chunk: Chunk | PartitionEnded | PartitionEof) -> None:
         """Remove the first item of the queue."""

@@ -22,7 +22,7 @@ class OwnFetch:
     def __init__(self, core: ConsumerCoordinator, config: Config, scheduler: Scheduler, consumer: object) -> None:
         """Create the plane, which stops fetching when ``consumer`` is garbage-collected."""
         self._settings = config.librdkafka
-        self.plane: MessagePlane = MessagePlane.of(core, config, scheduler)
+        self.plane: MessagePlane = MessagePlane(core, config, scheduler)
         self.plane.close_with(consumer)
 
     def serve(self, engine: Engine, report: Callable[[str], object]) -> tuple[LookUps, OwnStatistics | None]:
