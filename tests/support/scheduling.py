@@ -17,6 +17,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     "built": ("tests/test_packaging.py",),
     "spark": (
         "tests/integration/spark/test_bounded_read.py",
+        "tests/integration/spark/test_comparing.py",
         "tests/integration/spark/test_compaction.py",
         "tests/integration/spark/test_embedded.py",
         "tests/integration/spark/test_pages.py",
@@ -50,7 +51,11 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/conformance/assignors/test_range_and_round_robin.py",
         "tests/conformance/assignors/test_sticky_against_java.py",
     ),
-    "tool_server": ("tests/conformance/admin/test_against_kafkas_tool.py",),
+    "tool_server": (
+        "tests/conformance/admin/test_against_kafkas_tool.py",
+        "tests/conformance/admin/test_four_kinds.py",
+        "tests/conformance/admin/test_lag_against_kafka.py",
+    ),
     "oracle": (
         "tests/conformance/broker/test_coordinator_oracle.py",
         "tests/conformance/broker/test_offsets_topic.py",
