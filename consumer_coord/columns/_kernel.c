@@ -1458,6 +1458,14 @@ static struct store *finish(struct builder *out)
 
 #ifndef WITHOUT_PYTHON
 
+/* Py_RETURN_NONE of the headers of 3.12 and later leaves out the reference, although such a binary also runs on 3.11, where
+ * None has a count. */
+static PyObject *new_reference(PyObject *object)
+{
+    Py_INCREF(object);
+    return object;
+}
+
 /* ---- the Python module ---------------------------------------------------------------------------------------------- */
 
 #define RELEASE_GIL_FROM 8192 /* in bytes; a smaller task ends before another thread could use the GIL */
@@ -1619,7 +1627,7 @@ static PyObject *batches_supply(PyObject *object, PyObject *args)
     PyBuffer_Release(&ends);
     if (old.obj != NULL)
         PyBuffer_Release(&old);
-    Py_RETURN_NONE;
+    return new_reference(Py_None);
 release:
     free(copy);
     PyBuffer_Release(&ends);

@@ -416,12 +416,6 @@ static int message_clear(PyObject *object)
     return kind->base_clear != NULL ? kind->base_clear(object) : 0;
 }
 
-static PyObject *new_reference(PyObject *object)
-{
-    Py_INCREF(object);
-    return object;
-}
-
 static PyObject *or_none(PyObject *object)
 {
     return new_reference(object != NULL ? object : Py_None);
@@ -1039,14 +1033,14 @@ static PyObject *kept_close(PyObject *object, PyObject *nothing)
     (void)nothing;
     kept->closed = true;
     sweep(kept);
-    Py_RETURN_NONE;
+    return new_reference(Py_None);
 }
 
 static PyObject *kept_sweep(PyObject *object, PyObject *nothing)
 {
     (void)nothing;
     sweep(((KeptObject *)object)->kept);
-    Py_RETURN_NONE;
+    return new_reference(Py_None);
 }
 
 static void kept_dealloc(PyObject *object)
@@ -1279,7 +1273,7 @@ static PyObject *rows_take_one(PyObject *object, PyObject *nothing)
     RowsObject *self = (RowsObject *)object;
     (void)nothing;
     if (self->left == 0)
-        Py_RETURN_NONE;
+        return new_reference(Py_None);
     if (!begin_taking(self))
         return NULL;
     PyObject *message = new_message(self->kind, self->chunk, self->chunk->taken);
@@ -1299,7 +1293,7 @@ static PyObject *rows_close(PyObject *object, PyObject *nothing)
         return NULL;
     finish_chunk(self);
     leave(&self->busy);
-    Py_RETURN_NONE;
+    return new_reference(Py_None);
 }
 
 static Py_ssize_t rows_length(PyObject *self)

@@ -418,3 +418,12 @@ def test_the_newest_chunks_stay_for_programs_that_keep_a_few_messages_for_a_mome
     read(in_c, records, kept, lambda rows: last.append(rows.take(100)[0]))
     assert kept.copied_total == 0
     assert kept.chunk_bytes <= KEPT_BYTES + STEP_BYTES
+
+
+def test_calls_that_return_nothing_keep_the_count_of_none() -> None:
+    """Headers of Python 3.12 and later leave it out, and a binary that was compiled with them also runs on 3.11."""
+    kept = kept_chunks()
+    before = sys.getrefcount(None)
+    for _ in range(10_000):
+        kept.sweep()
+    assert sys.getrefcount(None) > before - 1_000
