@@ -352,10 +352,6 @@ class OffLoop:
         self._kafka = librdkafka
         self._last: asyncio.Future[Any] | None = None
 
-    def require(self) -> None:
-        """See :meth:`Librdkafka.require`."""
-        self._kafka.require()
-
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Start a call on the other thread."""
         raise NotImplementedError
