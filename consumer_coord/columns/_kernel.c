@@ -532,10 +532,10 @@ static uint8_t *kept_buffer(size_t size)
     if (!lock_kept())
         return NULL;
     for (size_t i = kept.count; i-- > 0 && found == NULL;)
-        if (buffer_size(kept.buffers[i]) == size) {
+        if (buffer_size(kept.buffers[i]) >= size && buffer_size(kept.buffers[i]) <= size + size / 8) {
             found = kept.buffers[i];
+            kept.bytes -= buffer_size(found);
             kept.buffers[i] = kept.buffers[--kept.count];
-            kept.bytes -= size;
         }
     unlock_kept();
     return found;
@@ -549,9 +549,11 @@ static uint8_t *make_buffer(size_t size)
     size_t rounded = ALIGNMENT;
     if (size < KEPT_FROM)
         rounded = (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
-    else
-        while (rounded < size)
+    else {
+        while (rounded < size / 8)
             rounded *= 2;
+        rounded = (size + rounded - 1) / rounded * rounded;
+    }
     if (rounded >= KEPT_FROM) {
         uint8_t *buffer = kept_buffer(rounded);
         if (buffer != NULL)

@@ -41,8 +41,8 @@ enum timestamp_type { NO_TIMESTAMP, CREATE_TIME, LOG_APPEND_TIME }; /* as in con
 
 static void free_rows(struct rows *rows)
 {
-    free(rows->rows);
-    free(rows->data);
+    free_buffer(rows->rows);
+    free_buffer(rows->data);
     memset(rows, 0, sizeof *rows);
 }
 
@@ -62,14 +62,9 @@ static bool reserve_row(struct rows *out, size_t more)
 {
     if (more <= out->capacity - out->count)
         return true;
-    const size_t capacity = grown(out->capacity, out->count + more, 16);
-    if (capacity > SIZE_MAX / sizeof *out->rows)
+    if (!resize(&out->rows, grown(out->capacity, out->count + more, 1), sizeof *out->rows))
         return false;
-    struct row *rows = realloc(out->rows, capacity * sizeof *rows);
-    if (rows == NULL)
-        return false;
-    out->rows = rows;
-    out->capacity = capacity;
+    out->capacity = buffer_size((uint8_t *)out->rows) / sizeof *out->rows;
     return true;
 }
 
@@ -77,12 +72,9 @@ static bool reserve_row_data(struct rows *out, size_t more)
 {
     if (more <= out->data_capacity - out->used)
         return true;
-    const size_t capacity = grown(out->data_capacity, out->used + more, LEAST_CHUNK_BYTES);
-    uint8_t *data = realloc(out->data, capacity);
-    if (data == NULL)
+    if (!resize(&out->data, grown(out->data_capacity, out->used + more, LEAST_CHUNK_BYTES), 1))
         return false;
-    out->data = data;
-    out->data_capacity = capacity;
+    out->data_capacity = buffer_size(out->data);
     return true;
 }
 
@@ -149,14 +141,6 @@ static enum problem decode_rows(struct rows *out, struct batches *in, int64_t en
     const int64_t left = batch->count - in->record;
     if (in->record == 0 && (uint64_t)left * LEAST_RECORD > batch->size)
         return RECORD_COUNT;
-    /* Reserve for the records that fit into `bytes`, if all records of the batch are of about the same size. */
-    const size_t rest = (size_t)(at.end - at.at), most = (uint64_t)*bytes < rest ? (size_t)*bytes : rest;
-    const int64_t expected = rest ? (int64_t)((double)left * (double)most / (double)rest) + 1 : 0;
-    if (!reserve_row(out, (size_t)(expected < *records ? expected : *records)))
-        return NO_MEMORY;
-    const bool of_large_values = left && rest / (size_t)left >= LARGE_VALUE;
-    if (!of_large_values && !reserve_row_data(out, most))
-        return NO_MEMORY;
     while (in->record < batch->count) {
         if (*records <= 0 || *bytes <= 0)
             break;
@@ -206,9 +190,35 @@ static enum problem decode_rows(struct rows *out, struct batches *in, int64_t en
     return FINE;
 }
 
+/* Reserve memory for the next records, as if all records of a batch were of the same size. */
+static bool reserve_rows_of(struct rows *out, const struct batches *in, int64_t records, int64_t bytes)
+{
+    double size = 0, count = 0;
+    for (size_t i = in->index; i < in->count && size < (double)bytes && count < (double)records; i++) {
+        const struct batch *batch = &in->batches[i];
+        if (!batch->decompressed)
+            break;
+        const bool begun = i == in->index;
+        const double all = (double)(batch->count - (begun ? in->record : 0)), rest = (double)(batch->size - (begun ? in->consumed : 0));
+        if (batch->skipped || all < 1 || rest < all * LEAST_RECORD)
+            continue;
+        double most = rest / all * ((double)records - count + 1); /* one record more, because the last one may exceed `bytes` */
+        if (most > (double)bytes - size + rest / all)
+            most = (double)bytes - size + rest / all;
+        if (most > rest)
+            most = rest;
+        count += all * most / rest;
+        if (rest / all < LARGE_VALUE)
+            size += most;
+    }
+    return reserve_row(out, (size_t)count + 1) && (size < 1 || reserve_row_data(out, (size_t)size + 1));
+}
+
 /* Like append(), but into rows. */
 static bool append_rows(struct rows *out, struct batches *in, int64_t end, int64_t *records, int64_t *bytes)
 {
+    if (*records > 0 && *bytes > 0 && !ended(in, end) && in->state == READY && !reserve_rows_of(out, in, *records, *bytes))
+        return false;
     while (!ended(in, end) && in->state == READY && *records > 0 && *bytes > 0) {
         const enum problem problem = decode_rows(out, in, end, records, bytes);
         if (problem == NO_MEMORY)
@@ -221,23 +231,27 @@ static bool append_rows(struct rows *out, struct batches *in, int64_t end, int64
     return true;
 }
 
+/* Replace the buffer at `place` by one of about `size` bytes, if there is memory. */
+static void shrink(void *place, size_t size)
+{
+    uint8_t **buffer = place, *smaller = make_buffer(size);
+    if (smaller == NULL)
+        return;
+    if (size)
+        memcpy(smaller, *buffer, size);
+    free_buffer(*buffer);
+    *buffer = smaller;
+}
+
 /* Return memory that was reserved but not used; without memory for a smaller copy, nothing changes. */
 static void shrink_rows(struct rows *rows)
 {
-    if (rows->capacity - rows->count > rows->count / 8) {
-        struct row *smaller = realloc(rows->rows, (rows->count + !rows->count) * sizeof *smaller);
-        if (smaller != NULL) {
-            rows->rows = smaller;
-            rows->capacity = rows->count + !rows->count;
-        }
-    }
-    if (rows->data_capacity - rows->used > rows->used / 8) {
-        uint8_t *smaller = realloc(rows->data, rows->used + !rows->used);
-        if (smaller != NULL) {
-            rows->data = smaller;
-            rows->data_capacity = rows->used + !rows->used;
-        }
-    }
+    if (rows->capacity - rows->count > rows->count / 4)
+        shrink(&rows->rows, rows->count * sizeof *rows->rows);
+    if (rows->data_capacity - rows->used > rows->used / 4)
+        shrink(&rows->data, rows->used);
+    rows->capacity = rows->rows == NULL ? 0 : buffer_size((uint8_t *)rows->rows) / sizeof *rows->rows;
+    rows->data_capacity = rows->data == NULL ? 0 : buffer_size(rows->data);
 }
 
 INLINE size_t allocated_bytes(const struct rows *rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-#: The smallest buffer, in bytes. Larger buffers have this size times a power of two.
+#: The smallest buffer, in bytes.
 _SMALLEST_BYTES = 64 * 1024
 #: Maximum number of buffers, whether in use or not, that are kept to be used again.
 _MOST_BUFFERS = 64
@@ -36,8 +36,9 @@ class Buffers:
                     unused += len(buffer)
                     kept.append(buffer)
             if found is None:
-                doublings = ((size - 1) // _SMALLEST_BYTES).bit_length()
-                found = bytearray(_SMALLEST_BYTES << doublings)
+                # At most a quarter more than asked for, so that the next response, which is of about this size, fits as well.
+                step = max(_SMALLEST_BYTES, 1 << size.bit_length() >> 3)
+                found = bytearray(-(-size // step) * step)
             self._buffers = [*kept[1 - _MOST_BUFFERS :], found]
             return memoryview(found)[:size]
 
