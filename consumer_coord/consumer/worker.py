@@ -386,6 +386,10 @@ class FetchWorker(Worker):
         """Take records into :attr:`ready`; wait at most ``wait_s`` seconds for the first ones."""
         await self.plane.fetch(most, wait_s, self.arrived)
 
+    def all_records(self, batch: Sequence[Any]) -> bool:
+        """Return whether a batch contains no event. The plane returns an event alone."""
+        return len(batch) != 1 or batch[0].error() is None
+
     def _verdict(self, offset: int, cursor: Cursor) -> Verdict:
         return Verdict.CURRENT
 
