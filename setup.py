@@ -16,7 +16,7 @@ setup(
         Extension(
             "consumer_coord.columns._kernel",
             ["consumer_coord/columns/_kernel.c"],
-            depends=["consumer_coord/columns/_rows.h", "consumer_coord/columns/_messages.h"],
+            depends=[f"consumer_coord/columns/_{name}.h" for name in ("rows", "messages", "receive")],
             optional=True,
             extra_compile_args=["-std=c11", "-O3"],
             **ABI3,

@@ -1899,6 +1899,8 @@ static PyType_Spec arrays_spec = {
 
 #include "_messages.h"
 
+#include "_receive.h"
+
 static PyObject *module_crc32c(PyObject *module, PyObject *args)
 {
     Py_buffer data;
@@ -1914,6 +1916,9 @@ static PyObject *module_crc32c(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef module_methods[] = {
+#if defined(__linux__)
+    {"receive", module_receive, METH_VARARGS, "Receive bytes from a socket until a buffer is full; return their number."},
+#endif
     {"crc32c", module_crc32c, METH_VARARGS, "Return the CRC-32C of some bytes."},
     {"message_type", module_message_type, METH_VARARGS, "Return a subtype of a class of messages, for Rows."},
     {"message", module_message, METH_VARARGS, "Return a message with these fields, which is no row of a chunk."},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import os
 import re
 import socket
 import ssl
@@ -21,6 +23,7 @@ from consumer_coord.errors import (
     ResponseTooLargeError,
     UnreachableError,
 )
+from consumer_coord.net import receiving
 from consumer_coord.net.buffers import Buffers
 
 _LENGTH = struct.Struct(">i")
@@ -48,6 +51,9 @@ _MOST_AWAITED_BYTES = 256 * 1024
 #: Frames of at least this size, in bytes, are received directly into their buffer, and passed on as a memoryview.
 _IN_PLACE_BYTES = 128 * 1024
 
+#: If at least this many bytes of a frame are missing, a thread receives them (see ``receiving.py``).
+_IN_THREAD_BYTES = 512 * 1024
+
 #: Buffers for reads, and buffers for large frames. Buffers are reused, because allocating memory takes longer than filling it.
 _reads = Buffers(_READ_BYTES)
 _frames = Buffers(16 * 1024 * 1024)
@@ -71,6 +77,8 @@ class TcpTransport(asyncio.BufferedProtocol):
         #: The buffer of a large frame (without its length), and the number of bytes received so far.
         self._large: memoryview | None = None
         self._filled = 0
+        #: Whether a thread receives into :attr:`_large`, and asyncio does not.
+        self._in_thread = False
         #: The socket (None with TLS), and the number of received bytes at which the socket wakes the loop.
         self._socket: socket.socket | None = None
         self._wakes_from = 1
@@ -109,6 +117,10 @@ class TcpTransport(asyncio.BufferedProtocol):
             return
         raw = self._transport.get_extra_info("socket")
         if raw is not None and raw.fileno() >= 0:
+            if self._in_thread:
+                # End the thread's wait. The connection is reset when the thread has closed its descriptor.
+                with contextlib.suppress(OSError):  # the peer has ended the connection
+                    raw.shutdown(socket.SHUT_RD)
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
 
@@ -131,12 +143,7 @@ class TcpTransport(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Process the ``nbytes`` bytes that were read into the last buffer that :meth:`get_buffer` returned."""
         if self._large is not None:
-            self._filled += nbytes
-            self._wake_from(len(self._large) - self._filled)
-            if self._filled == len(self._large):
-                frame, self._large = self._large, None
-                if self._receiver is not None:
-                    self._receiver.frame_received(frame)
+            self._add(nbytes)
             return
         assert self._read is not None
         data = bytes(self._read[:nbytes])
@@ -150,6 +157,59 @@ class TcpTransport(asyncio.BufferedProtocol):
                 return
         self._begun += data
         self._hand_over()
+
+    def _add(self, nbytes: int, in_thread: bool = True) -> None:
+        """Count bytes of a large frame, and pass the frame on when it is complete; otherwise receive the rest."""
+        assert self._large is not None
+        self._filled += nbytes
+        missing = len(self._large) - self._filled
+        if not missing:
+            self._wake_from(1)
+            frame, self._large = self._large, None
+            if self._receiver is not None:
+                self._receiver.frame_received(frame)
+        elif not (in_thread and self._receive_in_thread(missing)):
+            self._wake_from(missing)
+
+    def _receive_in_thread(self, missing: int) -> bool:
+        """Let a thread receive the missing bytes of a large frame, if they are many and the platform allows it."""
+        transport, raw, large = self._transport, self._socket, self._large
+        if missing < _IN_THREAD_BYTES or transport is None or raw is None or large is None:
+            return False
+        receive = receiving.find_receive()
+        if receive is None or transport.is_closing():
+            return False
+        try:
+            # The thread's own descriptor stays valid if the connection is closed meanwhile.
+            fd = os.dup(raw.fileno())
+        except OSError:
+            # The process has too many descriptors.
+            return False
+        loop, rest = asyncio.get_running_loop(), large[self._filled :]
+        self._wake_from(1)
+        self._in_thread = True
+        transport.pause_reading()
+
+        def work() -> None:
+            try:
+                received = receive(fd, rest, _MOST_AWAITED_BYTES, receiving.PATIENCE_MS)
+            finally:
+                os.close(fd)
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._received, large, received)
+
+        receiving.threads.run(work)
+        return True
+
+    def _received(self, large: memoryview, nbytes: int) -> None:
+        """Continue after a thread has received bytes of a large frame.
+
+        If the frame is not complete, asyncio notices the next bytes, or the end of the connection.
+        """
+        self._in_thread = False
+        if self._large is large and self._transport is not None:
+            self._transport.resume_reading()
+            self._add(nbytes, in_thread=False)
 
     def _wake_from(self, missing: int) -> None:
         """Wake the loop only when the ``missing`` bytes of a large frame have arrived, or the kernel's buffer is full."""
@@ -195,7 +255,7 @@ class TcpTransport(asyncio.BufferedProtocol):
                 self._filled = len(begun) - start
                 self._large = _frames.take(length)
                 self._large[: self._filled] = begun[start:]
-                self._wake_from(length - self._filled)
+                self._add(0)
                 position = len(begun)
             else:
                 break
