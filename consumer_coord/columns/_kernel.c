@@ -1471,7 +1471,7 @@ static PyObject *new_reference(PyObject *object)
 
 /* ---- the Python module ---------------------------------------------------------------------------------------------- */
 
-#define RELEASE_GIL_FROM 8192 /* in bytes; a smaller task ends before another thread could use the GIL */
+#define RELEASE_GIL_FROM (1 << 20) /* in bytes; taking the GIL again may take longer than to process fewer bytes */
 
 struct module_state {
     PyTypeObject *batches, *builder, *arrays, *kept, *rows;
@@ -1549,7 +1549,7 @@ static PyObject *batches_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->in.records = records.buf;
     self->in.records_size = (size_t)records.len;
     self->in.next_offset = offset;
-    PyThreadState *thread = records.len >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    PyThreadState *thread = records.len >= RELEASE_GIL_FROM / 4 ? PyEval_SaveThread() : NULL;
     const enum problem problem = scan(&self->in, aborted, count, read_committed, check_crcs);
     if (thread != NULL)
         PyEval_RestoreThread(thread);
@@ -1749,7 +1749,7 @@ static PyObject *builder_append(PyObject *object, PyObject *args)
     }
     const struct label label = {(const uint8_t *)topic, (size_t)topic_size, partition};
     int64_t records = max_records, bytes = max_bytes;
-    const bool large = batches->in.records_size + batches->in.payload_size >= RELEASE_GIL_FROM;
+    const bool large = max_bytes > RELEASE_GIL_FROM && batches->in.records_size + batches->in.payload_size > RELEASE_GIL_FROM;
     PyThreadState *thread = large ? PyEval_SaveThread() : NULL;
     const bool enough = append(&self->out, &batches->in, &label, end, &records, &bytes);
     if (thread != NULL)
@@ -1907,7 +1907,7 @@ static PyObject *module_crc32c(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "y*", &data))
         return NULL;
-    PyThreadState *thread = data.len >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    PyThreadState *thread = data.len > RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
     const uint32_t crc = crc32c(data.buf, (size_t)data.len);
     if (thread != NULL)
         PyEval_RestoreThread(thread);

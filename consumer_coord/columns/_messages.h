@@ -1182,7 +1182,7 @@ static PyObject *rows_append(PyObject *object, PyObject *args)
     const struct batches before = batches->in;
     const size_t count = chunk->rows.count, used = chunk->rows.used;
     int64_t records = max_records, bytes = max_bytes;
-    const bool large = batches->in.records_size + batches->in.payload_size >= RELEASE_GIL_FROM;
+    const bool large = max_bytes > RELEASE_GIL_FROM && batches->in.records_size + batches->in.payload_size > RELEASE_GIL_FROM;
     PyThreadState *thread = large ? PyEval_SaveThread() : NULL;
     const bool complete = append_rows(&chunk->rows, &batches->in, end, &records, &bytes);
     if (thread != NULL)
