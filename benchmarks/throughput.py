@@ -34,41 +34,41 @@ QUEUE_BACKOFF_MS = 1
 PURE_PYTHON = ("kafka-python", "aiokafka")
 CASES = (
     "confluent-kafka:consume",
-    "ours:consume",
+    "ours-librdkafka:consume",
     "confluent-kafka:poll",
+    "ours-librdkafka:poll",
+    "ours:consume",
     "ours:poll",
-    "ours-fetch:consume",
-    "ours-fetch:poll",
     "ours-no-lease:consume",
     "ours-no-lease:poll",
     "AIOConsumer:consume",
-    "ours-async:consume",
+    "ours-async-librdkafka:consume",
     "AIOConsumer:poll",
+    "ours-async-librdkafka:poll",
+    "ours-async-librdkafka:iterate",
+    "ours-async-librdkafka:getmany",
+    "ours-async:consume",
     "ours-async:poll",
     "ours-async:iterate",
     "ours-async:getmany",
-    "ours-async-fetch:consume",
-    "ours-async-fetch:poll",
-    "ours-async-fetch:iterate",
-    "ours-async-fetch:getmany",
     "kafka-python",
     "aiokafka",
 )
 #: Case -> the case to compare with, and the goal for the ratio.
 GOALS = {
-    "ours:consume": ("confluent-kafka:consume", 0.98),
-    "ours:poll": ("confluent-kafka:poll", 1.03),
-    "ours-fetch:consume": ("confluent-kafka:consume", 3.0),
-    "ours-fetch:poll": ("confluent-kafka:poll", 3.0),
-    "ours-async-fetch:iterate": ("aiokafka", 2.0),
-    "ours-async-fetch:getmany": ("aiokafka", 2.0),
-    "ours-no-lease:consume": ("confluent-kafka:consume", 0.98),
-    "ours-no-lease:poll": ("confluent-kafka:poll", 1.03),
-    "ours-async:consume": ("AIOConsumer:consume", 1.0),
-    "ours-async:poll": ("AIOConsumer:poll", 1.0),
+    "ours-librdkafka:consume": ("confluent-kafka:consume", 0.98),
+    "ours-librdkafka:poll": ("confluent-kafka:poll", 1.03),
+    "ours:consume": ("confluent-kafka:consume", 3.0),
+    "ours:poll": ("confluent-kafka:poll", 3.0),
+    "ours-async:iterate": ("aiokafka", 2.0),
+    "ours-async:getmany": ("aiokafka", 2.0),
+    "ours-no-lease:consume": ("ours:consume", 1.0),
+    "ours-no-lease:poll": ("ours:poll", 1.0),
+    "ours-async-librdkafka:consume": ("AIOConsumer:consume", 1.0),
+    "ours-async-librdkafka:poll": ("AIOConsumer:poll", 1.0),
 }
 #: Cases of asyncio consumers that have confluent-kafka's interface.
-ASYNC = ("AIOConsumer", "ours-async", "ours-async-fetch")
+ASYNC = ("AIOConsumer", "ours-async", "ours-async-librdkafka")
 #: Cases that read fewer records, because they are ten times slower than the others.
 SLOW = (*PURE_PYTHON, "AIOConsumer:poll")
 _groups = itertools.count(1)
@@ -82,16 +82,16 @@ class Run:
     cpu_s_per_million: float
 
 
-def _own_fetch(case: str) -> bool:
-    """Return whether a case reads messages with this package's own Fetch."""
-    return "-fetch:" in case
+def _librdkafka(case: str) -> bool:
+    """Return whether librdkafka reads the messages of a case."""
+    return "-librdkafka:" in case
 
 
 def _consumer(case: str, config: Mapping[str, Any]) -> Any:
     if case.startswith("ours"):
         from consumer_coord import GroupConsumer
 
-        ours = {"group.lease.enable": not case.startswith("ours-no-lease"), "librdkafka.enable": not _own_fetch(case)}
+        ours = {"group.lease.enable": not case.startswith("ours-no-lease"), "librdkafka.enable": _librdkafka(case)}
         return GroupConsumer({**config, **ours})
     from confluent_kafka import Consumer
 
@@ -230,7 +230,7 @@ def _read_async(
         else:
             from consumer_coord import AsyncGroupConsumer
 
-            consumer = AsyncGroupConsumer({**config, "librdkafka.enable": not _own_fetch(case)})
+            consumer = AsyncGroupConsumer({**config, "librdkafka.enable": _librdkafka(case)})
         await consumer.subscribe([topic])
         seen = await _ASYNC_WAYS[way](consumer, first, records)
         ended, used = time.monotonic(), time.process_time()

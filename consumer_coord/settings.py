@@ -265,7 +265,8 @@ SETTINGS: Mapping[str, Setting] = {
             as_boolean,
             "librdkafka_enable",
             CONTROL,
-            "Read messages through librdkafka. If off, or without confluent-kafka 2.x, this package's own Fetch reads them.",
+            "Read messages through librdkafka. If off, this package's own Fetch reads them. If not set, librdkafka reads only"
+            " with a setting that this package does not have, such as `error_cb`.",
             "Off: no threads of librdkafka, and less processor time for small records; large records arrive more slowly.",
         ),
         Setting(

@@ -41,9 +41,9 @@ pytest_plugins = ["pytester"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this test suite."""
     parser.addoption(
-        "--own-fetch",
+        "--librdkafka",
         action="store_true",
-        help="let consumers read messages with this package's own Fetch wherever a test does not choose",
+        help="let consumers read messages with librdkafka wherever a test does not choose",
     )
     parser.addoption(
         "--behaviours",
@@ -54,10 +54,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the table of behaviours and the search for secrets for every run."""
-    if config.getoption("own_fetch"):
-        which_plane.BY_DEFAULT = False
+    if config.getoption("librdkafka"):
+        which_plane.BY_DEFAULT = True
     config.pluginmanager.register(BehaviourTable(config))
     config.pluginmanager.register(SecretWatch())
+
+
+@pytest.fixture
+def messages_of_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let consumers read messages with librdkafka wherever the test does not choose."""
+    monkeypatch.setattr(which_plane, "BY_DEFAULT", True)
 
 
 @pytest.hookimpl(optionalhook=True)

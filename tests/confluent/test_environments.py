@@ -25,6 +25,7 @@ WITHOUT_LIBRDKAFKA = (
     "tests/consumer/test_read_ahead.py",
     "tests/consumer/test_stored_offsets.py",
     "tests/consumer/test_subscription.py",
+    "tests/consumer/test_refusals.py",
     "tests/consumer/test_which_plane.py",
 )
 
@@ -84,3 +85,8 @@ def pytest_in(environment: str, *arguments: str) -> None:
 def test_what_needs_no_librdkafka_works(environment: str) -> None:
     """A test that needs librdkafka is skipped as soon as it does."""
     pytest_in(environment, *WITHOUT_LIBRDKAFKA)
+
+
+@pytest.mark.slow
+def test_the_consumers_read_with_librdkafka_as_well() -> None:
+    pytest_in("installed", "--librdkafka", *WITHOUT_LIBRDKAFKA[1:])

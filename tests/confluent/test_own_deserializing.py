@@ -10,10 +10,10 @@ import pytest
 from consumer_coord import DeserializingConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaError, own_deserializing
-from tests.support.environments import needs_librdkafka
+from consumer_coord.confluent.types import own_because
 from tests.support.producer import Producer
 
-pytestmark = needs_librdkafka
+pytestmark = pytest.mark.skipif(own_because is not None, reason="compares with confluent-kafka 2.x")
 
 THEIRS: Any = DeserializingConsumer
 

@@ -1,83 +1,60 @@
-"""Both planes connect with the same settings; the plane that knows the cause reports the error, whichever fails first."""
+"""Which settings let librdkafka read messages, and which are refused because only librdkafka knows them."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from consumer_coord.confluent import KafkaError
-from consumer_coord.consumer.librdkafka.refusals import Refusals
-from consumer_coord.errors import AuthenticationError, AuthorizationError
+from consumer_coord.config import parse
+from consumer_coord.confluent.types import own_because
+from consumer_coord.consumer import which_plane
+from consumer_coord.consumer.which_plane import ONLY_LIBRDKAFKA, reads_with_librdkafka
+from consumer_coord.errors import ConfigurationError
 
-REFUSED = KafkaError(KafkaError._SSL, "SSL handshake failed: certificate verify failed")
-
-
-class Planes:
-    """The relevant part of the control plane, and a clock."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.looks: list[float] = []
-        self.cluster = SimpleNamespace(refusal=None, reached=False)
-        self.application = SimpleNamespace(look_again=lambda: self.looks.append(self.now))
-        self.refusals = Refusals({}, lambda: self.now)
-
-    def settle(self, *, joins: bool = True) -> None:
-        core: Any = self
-        self.refusals.settle(core, joins=joins)
+MISSING = ImportError("there is no confluent-kafka")
+CALLBACKS = [name for name in ONLY_LIBRDKAFKA if name.endswith("_cb")]
+OTHERS = [(name, "x") for name in ONLY_LIBRDKAFKA if not name.endswith("_cb")] + [("ssl.curves.list", "P-256:X25519")]
 
 
-@pytest.fixture
-def planes() -> Planes:
-    return Planes()
+def reads(settings: dict[str, Any]) -> bool:
+    return reads_with_librdkafka(parse({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", **settings}))
 
 
-def test_librdkafka_is_first_and_the_control_plane_is_refused_as_well(planes: Planes) -> None:
-    planes.refusals.note(REFUSED)
-    planes.settle()
-    assert planes.looks, "the next poll checks again"
-    planes.cluster.refusal = AuthenticationError("control plane: the certificate has expired")
-    planes.settle()
-    planes.now = 100.0
-    planes.settle()
+@pytest.fixture(params=["installed", "missing"])
+def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(which_plane, "BY_DEFAULT", False)
+    monkeypatch.setattr(which_plane, "own_because", None if request.param == "installed" else MISSING)
+    return bool(request.param == "installed")
 
 
-def test_the_control_plane_is_first(planes: Planes) -> None:
-    planes.cluster.refusal = AuthenticationError("control plane: the certificate has expired")
-    planes.refusals.note(REFUSED)
-    planes.settle()
+def test_this_package_reads_unless_librdkafka_is_asked_for(installed: bool) -> None:
+    assert not reads({})
+    assert not reads({"ssl.curves.list": "P-256", "plugin.library.paths": ""})
+    assert not reads({"librdkafka.enable": False})
+    assert reads({"librdkafka.enable": True}) == installed
 
 
-def test_librdkafka_alone_is_refused(planes: Planes) -> None:
-    planes.refusals.note(REFUSED)
-    planes.cluster.reached = True
-    with pytest.raises(AuthenticationError, match="data plane: SSL handshake failed"):
-        planes.settle()
-    planes.settle()
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_callback_of_librdkafka_lets_librdkafka_read_unless_it_is_disabled(name: str, installed: bool) -> None:
+    assert reads({name: print}) == installed
+    assert not reads({name: print, "librdkafka.enable": False})
 
 
-def test_the_control_plane_says_nothing_for_ten_seconds(planes: Planes) -> None:
-    planes.refusals.note(REFUSED)
-    planes.now = 9.9
-    planes.settle()
-    # Errors that librdkafka repeats in this time do not delay the report.
-    planes.refusals.note(REFUSED)
-    planes.now = 10.0
-    with pytest.raises(AuthenticationError, match="data plane"):
-        planes.settle()
+@pytest.mark.parametrize(("name", "value"), OTHERS)
+def test_a_setting_that_only_librdkafka_knows_is_never_ignored(name: str, value: str, installed: bool) -> None:
+    off = {name: value, "librdkafka.enable": False}
+    if installed:
+        assert reads({name: value})
+    else:
+        with pytest.raises(ConfigurationError, match=f"{name}={value} has an effect only in librdkafka, but there is no"):
+            reads({name: value})
+    with pytest.raises(ConfigurationError, match=f"{name}={value} has an effect only in librdkafka.*: remove this setting"):
+        reads(off)
 
 
-def test_without_a_group_the_error_of_the_control_plane_replaces_librdkafkas(planes: Planes) -> None:
-    planes.cluster.refusal = AuthenticationError("control plane: the certificate has expired")
-    planes.refusals.note(REFUSED)
-    with pytest.raises(AuthenticationError, match="control plane: the certificate has expired"):
-        planes.settle(joins=False)
-
-
-def test_errors_other_than_of_connections_are_reported_at_once(planes: Planes) -> None:
-    with pytest.raises(AuthorizationError, match="data plane"):
-        planes.refusals.note(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: Group authorization failed"))
-    planes.refusals.note(KafkaError(KafkaError._TRANSPORT, "gone"))
-    planes.settle()
+@pytest.mark.skipif(own_because is not None, reason="needs confluent-kafka 2.x")
+@pytest.mark.usefixtures("messages_of_librdkafka")
+def test_the_suite_can_choose_librdkafka() -> None:
+    assert reads({})
+    assert not reads({"librdkafka.enable": False})

@@ -54,7 +54,8 @@ def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError 
             f"data plane: {text}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
         )
     if code in _ACLS:
-        return AuthorizationError(f"data plane: {text}: {_ACLS[code]}", code=code)
+        # This package's own Fetch has said so already.
+        return AuthorizationError(f"data plane: {text if _ACLS[code] in text else f'{text}: {_ACLS[code]}'}", code=code)
     return None
 
 

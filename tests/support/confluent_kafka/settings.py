@@ -15,8 +15,10 @@ from consumer_coord.setting_names import KNOWN_BY
 OLDER = tuple(map(int, confluent_kafka.__version__.split(".")[:2])) < tuple(map(int, KNOWN_BY.split(".")))
 
 USED = "used by the coordinator"
-BOTH = "used by the coordinator and librdkafka"
-PASSED = "passed on to librdkafka"
+BOTH = "used by the coordinator and for reading"
+READS = "used for reading"
+ONLY = "librdkafka reads if this is set"
+PASSED = "used only if librdkafka reads"
 REFUSED = "refused"
 NONE = "without effect"
 
@@ -55,7 +57,7 @@ FATES: dict[str, Fate] = {
     **_all(
         USED,
         "group.instance.id partition.assignment.strategy session.timeout.ms heartbeat.interval.ms max.poll.interval.ms"
-        " enable.auto.commit auto.commit.enable auto.commit.interval.ms enable.auto.offset.store",
+        " enable.auto.commit auto.commit.interval.ms enable.auto.offset.store",
     ),
     **_all(
         BOTH,
@@ -72,14 +74,22 @@ FATES: dict[str, Fate] = {
     ),
     "reconnect.backoff.ms": Fate(
         BOTH,
-        "librdkafka's default is 105 ms instead of 100 ms, so that both together connect as often as librdkafka alone",
+        "105 ms for librdkafka instead of 100 ms, so that both together connect as often as librdkafka alone",
     ),
-    "statistics.interval.ms": Fate(BOTH, "librdkafka's statistics with the group's figures"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
     "group.remote.assignor": Fate(USED, "with `group.protocol=consumer`"),
-    "error_cb": Fate(PASSED, "called inside poll and consume"),
-    "throttle_cb": Fate(PASSED, "called inside poll and consume"),
-    "stats_cb": Fate(PASSED, "called inside poll and consume, with the group's figures"),
+    **_all(
+        ONLY,
+        "error_cb throttle_cb stats_cb",
+        "called inside poll and consume, statistics with the group's figures; with `librdkafka.enable=false`, only `stats_cb`"
+        " is called, without figures of brokers",
+    ),
+    **_all(ONLY, "plugin.library.paths ssl.sigalgs.list ssl.providers", "refused with `librdkafka.enable=false`"),
+    **_all(
+        READS,
+        "queued.min.messages queued.max.messages.kbytes fetch.wait.max.ms fetch.message.max.bytes max.partition.fetch.bytes"
+        " fetch.max.bytes fetch.min.bytes enable.partition.eof check.crcs",
+    ),
     **_all(
         PASSED,
         "message.max.bytes message.copy.max.bytes max.in.flight.requests.per.connection"
@@ -89,18 +99,17 @@ FATES: dict[str, Fate] = {
         " socket.receive.buffer.bytes socket.keepalive.enable socket.nagle.disable socket.max.fails broker.address.ttl"
         " broker.address.family reconnect.backoff.jitter.ms log_level log.queue log.thread.name enable.random.seed"
         " log.connection.close internal.termination.signal api.version.request api.version.request.timeout.ms"
-        " api.version.fallback.ms broker.version.fallback plugin.library.paths coordinator.query.interval.ms"
-        " queued.min.messages queued.max.messages.kbytes fetch.wait.max.ms fetch.queue.backoff.ms"
-        " fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes fetch.min.bytes fetch.error.backoff.ms"
-        " enable.partition.eof check.crcs client.dns.lookup enable.metrics.push"
+        " api.version.fallback.ms broker.version.fallback coordinator.query.interval.ms"
+        " fetch.queue.backoff.ms fetch.error.backoff.ms client.dns.lookup enable.metrics.push"
         " builtin.features enabled_events",
     ),
     "debug": Fate(
-        PASSED, "librdkafka's own log; with `cgrp` or `all` the group's steps are logged there too, in the same form"
+        USED, "with `cgrp` or `all` the group's steps are logged in librdkafka's form; its own log, if librdkafka reads"
     ),
     **_all(
         NONE,
-        "offset.store.method offset.store.path offset.store.sync.interval.ms consume.callback.max.messages group.protocol.type"
+        "auto.commit.enable offset.store.method offset.store.path offset.store.sync.interval.ms consume.callback.max.messages"
+        " group.protocol.type"
         " max.poll.records share.acknowledgement.mode",
         "this package does not use librdkafka's group, offset files and share consumers",
     ),
@@ -110,11 +119,6 @@ FATES: dict[str, Fate] = {
         " ssl_key ssl_certificate ssl_ca ssl_engine_callback_data ssl.certificate.verify_cb oauthbearer_token_refresh_cb"
         " interceptors consume_cb rebalance_cb offset_commit_cb",
         "a C pointer, which confluent-kafka also refuses",
-    ),
-    **_all(
-        PASSED,
-        "ssl.sigalgs.list ssl.providers",
-        "used only for fetching, with a warning, because Python's TLS has no such setting",
     ),
     **_all(REFUSED, "ssl.engine.location ssl.engine.id", "OpenSSL engines are not supported; give the key as a file or text"),
     **_all(REFUSED, "ssl.ca.certificate.stores", "Windows certificate stores are not supported; give `ssl.ca.location`"),
@@ -127,7 +131,9 @@ FATES: dict[str, Fate] = {
     "sasl.oauthbearer.metadata.authentication.type": Fate(
         BOTH, "only `none` and `azure_imds`; `aws_iam`, which confluent-kafka implements in Python, is refused"
     ),
-    "ssl.curves.list": Fate(BOTH, "a list of several curves is used only for fetching, with a warning"),
+    "ssl.curves.list": Fate(
+        BOTH, "with a list of several curves librdkafka reads, and the coordinator warns that Python's TLS takes one"
+    ),
     **_all(BOTH, "https.ca.location https.ca.pem", "for connections to the token endpoint"),
     **_all(
         BOTH,

@@ -8,16 +8,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from consumer_coord.confluent.types import own_because
-from consumer_coord.consumer import which_plane
 
-#: Marks a test about librdkafka that would fail without it, and not by an ImportError.
-needs_librdkafka = pytest.mark.skipif(
-    own_because is not None or not which_plane.BY_DEFAULT, reason="needs messages from librdkafka"
-)
+T = TypeVar("T", bound=Any)
+
+
+def needs_librdkafka(test: T) -> T:
+    """Let a test read messages with librdkafka; skip the test without librdkafka."""
+    skips = pytest.mark.skipif(own_because is not None, reason="needs messages from librdkafka")
+    reads: T = pytest.mark.usefixtures("messages_of_librdkafka")(skips(test))
+    return reads
+
 
 #: ``installed`` has no directory.
 ENVIRONMENTS = ("installed", "successor", "absent")
