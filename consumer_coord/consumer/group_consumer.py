@@ -444,7 +444,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         # makes few calls, and touches few objects.
         application, worker, source, quiet = self._application, self._worker, self._source, self._quiet
         began = time.monotonic()
-        if timeout is None or not 0 < timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
+        if timeout is None or not 0 <= timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
+            if timeout == 0:
+                # Nobody has looked for messages, so this poll may not end here.
+                self._quiet = False
             return timeout
         waited_s = timeout
         # If the wait is interrupted, these values remain, so the next poll checks everything.
@@ -452,7 +455,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._fetches:
             messages = source.wait(MOST_READY, timeout)
         else:
-            self._wait_for_bell(timeout)
+            if timeout:
+                self._wait_for_bell(timeout)
             messages, waited_s = source.wait(MOST_READY, 0), min(timeout, time.monotonic() - began)
         application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
         if messages:
@@ -479,8 +483,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _look(self, timeout: float | None) -> float | None:
         """Take available messages; if there are none, wait for a message. Return the remaining time, in seconds."""
         if not self._source.dry or timeout == 0:
+            news = self._application.news
             self._worker.busy = True
             self._arrived(self._fetch(MOST_READY))
+            if not self._worker.ready and self._engine.fast_path and not self._calls:
+                self._quiet = news
         return timeout if timeout == 0 or self._worker.ready else self._wait(1, MOST_READY, timeout)
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:

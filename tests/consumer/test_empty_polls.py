@@ -1,0 +1,67 @@
+"""Polls without a wait: what they find, and what they cost when there is nothing to find."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.confluent.types import own_because
+from tests.support.consumer.embedded import consumer, produce
+from tests.support.waiting import eventually
+
+#: Without automatic commits and metadata, nothing wakes the engine while the group is stable.
+NO_NEWS: dict[str, Any] = {"enable_auto_commit": False, "session_timeout_ms": 1_800_000, "heartbeat_interval_ms": 600_000}
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 2}, config={"group.max.session.timeout.ms": 1_800_000}) as running:
+        yield running
+
+
+@pytest.fixture(params=["own Fetch", "librdkafka"])
+def member(request: pytest.FixtureRequest, kafka: EmbeddedKafka) -> Iterator[Any]:
+    if request.param == "librdkafka" and own_because is not None:
+        pytest.skip("needs confluent-kafka 2.x")
+    with consumer(kafka, librdkafka_enable=request.param == "librdkafka", **NO_NEWS) as one:
+        one.subscribe(["orders"])
+        eventually(lambda: bool(one.assignment()), step=lambda: one.poll(0.05))
+        yield one
+
+
+@pytest.mark.parametrize("before", [0.05, 0])
+def test_a_record_that_arrives_after_an_empty_poll_is_found_without_a_wait(
+    member: Any, kafka: EmbeddedKafka, before: float
+) -> None:
+    for _ in range(5):
+        assert member.poll(before) is None
+    produce(kafka, "orders", {0: ["late"]})
+    found: list[Any] = []
+    eventually(lambda: any(found), step=lambda: found.append(member.poll(0)))
+    assert [one.value() for one in found if one] == [b"late"]
+
+
+def test_an_empty_poll_does_not_wait_for_the_loop(member: Any) -> None:
+    for _ in range(5):
+        assert member.poll(0.05) is None
+        assert member.poll(0) is None
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        calls[frame.f_code.co_name] += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for _ in range(100):
+            member.poll(0)
+    finally:
+        sys.setprofile(None)
+    assert calls["poll"] >= 100
+    assert calls["gather"] == calls["_on_loop"] == 0
+    assert calls.total() < 100 * 20
