@@ -231,7 +231,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 reports_automatic=self._on_commit is not None,
             )
             if own is not None:
-                self._look_ups, self._statistics = own.serve(made, self._librdkafka.reported.append)
+                self._look_ups, self._reports = own.serve(made, self._librdkafka.reported.append)
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.
@@ -459,7 +459,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_application(callback, await completed(what, self._made))
-            if isinstance(what, KafkaError):
+            if self._reports is None and isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._report_outcomes()

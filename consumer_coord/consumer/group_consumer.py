@@ -225,7 +225,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 reports_automatic=reports_automatic,
             )
             if own is not None:
-                self._look_ups, self._statistics = own.serve(engine, self._librdkafka.reported.append)
+                self._look_ups, self._reports = own.serve(engine, self._librdkafka.reported.append)
             return engine
 
         return make
@@ -267,7 +267,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_back(callback, await completed(what, self._engine))
-            if isinstance(what, KafkaError):
+            if self._reports is None and isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
         await self._report_commits()

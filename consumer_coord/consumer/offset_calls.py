@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.arrow_reads import ArrowReads
     from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.consumer.reports import Reports
     from consumer_coord.lag.partition_lag import PartitionLag
 
 logger: Final = get_logger(__name__)
@@ -64,6 +65,8 @@ class OffsetCalls(Turns):
     _arrow: ArrowReads | None = None
     #: Look-ups without librdkafka; None while librdkafka fetches the records.
     _look_ups: LookUps | None = None
+    #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
+    _reports: Reports | None = None
 
     @property
     def _handle(self) -> Any:

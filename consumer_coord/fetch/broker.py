@@ -293,7 +293,7 @@ class BrokerFetches:
             else:
                 self._failed(broker, ask.states, error)
         else:
-            self._pace(lane, response, now() - began < ask.max_wait_ms / 2000)
+            self._pace(broker, lane, response, now() - began < ask.max_wait_ms / 2000)
 
     def _build(self, version: int, session: FetchSession, ask: Ask, named: dict[TopicPartition, Wanted]) -> FetchRequest:
         """Return the request in a version. Remove from ``named`` the partitions that this version must not fetch yet."""
@@ -309,8 +309,10 @@ class BrokerFetches:
             session.failed()
         return _request(self._config, session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
-    def _pace(self, lane: Lane, response: FetchResponse, early: bool) -> None:
+    def _pace(self, broker: Broker, lane: Lane, response: FetchResponse, early: bool) -> None:
         """Set the earliest time of the next Fetch. ``early``: the broker did not wait for records, although it was to."""
+        if (traffic := self._cluster.traffic(broker)) is not None:
+            traffic.throttle(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             # The broker does not read from the connection during the throttle time (KIP-219).
             self._not_before = now() + response.throttle_time_ms / 1000
