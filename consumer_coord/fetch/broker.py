@@ -479,8 +479,8 @@ class BrokerFetches:
     def _take_records(self, state: FetchState, row: PartitionData, records: bytes | memoryview, address: str) -> None:
         try:
             found = reach(records, state.offset)
-        except (MalformedMessageError, UnsupportedVersionError) as error:
-            unreadable = type(error)(f"{state.partition}: {error}")
+        except MalformedMessageError as error:
+            unreadable = MalformedMessageError(f"{state.partition}: {error}")
             unreadable.__cause__ = error
             state.owner.stop(state, StopReason.UNREADABLE, unreadable)
             return
