@@ -91,21 +91,22 @@ class PartitionLog:
 
     # -- writing
 
-    def append(self, records: bytes, leader_epoch: int) -> int:
+    def append(self, records: bytes, leader_epoch: int, *, verified: bool = False) -> int:
         """Append a producer's batch unchanged; return the offset of its first record.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch is refused. For a duplicate from an idempotent
-        producer, return the offset of the first append.
+        ``verified``: the transaction coordinator has this partition in the producer's transaction. Raise
+        :class:`~consumer_coord.broker.errors.AppendError` if the batch is refused. For a duplicate from an idempotent producer,
+        return the offset of the first append.
         """
         header = self._validated(records)
         duplicate = self.producers.duplicate_of(header)
         if duplicate is not None:
             return duplicate
+        self._check_transaction(header, verified)
         self.producers.check(header)
         base_offset = self.end_offset
         # A view, so that the bytes of the request are not copied.
         self._store(header, memoryview(records)[PREFIX_SIZE:], leader_epoch)
-        self.producers.appended(header, base_offset)
         self._notify(header.size)
         self._apply_retention()
         return base_offset
@@ -120,8 +121,9 @@ class PartitionLog:
     ) -> int:
         """Append the broker's own records as one batch; return the offset of the first record.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch cannot be written.
+        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch cannot be written, or for a fenced producer.
         """
+        self.producers.check_epoch(producer_id, producer_epoch)
         data = record_batch.build_batch(
             records,
             base_offset=self.end_offset,
@@ -133,7 +135,13 @@ class PartitionLog:
         return self._append_own(data, leader_epoch)
 
     def append_marker(
-        self, timestamp_ms: int, leader_epoch: int, producer_id: int, producer_epoch: int, committed: bool
+        self,
+        timestamp_ms: int,
+        leader_epoch: int,
+        producer_id: int,
+        producer_epoch: int,
+        committed: bool,
+        coordinator_epoch: int = 0,
     ) -> int:
         """Append the marker that ends a transaction; return its offset.
 
@@ -145,6 +153,7 @@ class PartitionLog:
             leader_epoch=leader_epoch,
             producer=(producer_id, producer_epoch),
             committed=committed,
+            coordinator_epoch=coordinator_epoch,
         )
         return self._append_own(data, leader_epoch)
 
@@ -155,7 +164,6 @@ class PartitionLog:
         self.end_offset = header.base_offset
         rest = memoryview(data)[header.position + PREFIX_SIZE : header.position + header.size]
         self._keep(header, rest, header.leader_epoch)
-        self.producers.appended(header, header.base_offset)
 
     def delete_before(self, offset: int) -> None:
         """Delete the records before ``offset`` (DeleteRecords, retention). Only whole batches are removed."""
@@ -182,6 +190,7 @@ class PartitionLog:
         kept = self._batches[:keep]
         self._batches, self._last_offsets, self._epochs = [], [], []
         self._open_transactions, self._aborted, self.size = {}, [], 0
+        self.producers = ProducerStates()
         self.log_start_offset = min(self.log_start_offset, offset)
         for batch in kept:
             self.end_offset = batch.base_offset
@@ -210,8 +219,10 @@ class PartitionLog:
             )
         if header.size != len(records):
             raise AppendError(error_codes.INVALID_RECORD, "the request has more than one batch for a partition")
-        if header.control or header.transactional:
-            raise AppendError(error_codes.INVALID_RECORD, "this broker has no transactions")
+        if header.control:
+            raise AppendError(error_codes.INVALID_RECORD, "only brokers write transaction markers")
+        if header.producer_id >= 0 and header.base_sequence < 0:
+            raise AppendError(error_codes.INVALID_RECORD, "a batch of an idempotent producer has no sequence number")
         if header.base_offset:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch must start at offset 0")
         if not header.count or header.count != header.last_offset_delta + 1:
@@ -221,6 +232,21 @@ class PartitionLog:
         if IS_NATIVE and not record_batch.has_valid_crc(records, header):
             raise AppendError(error_codes.CORRUPT_MESSAGE, "the checksum of a batch is wrong")
         return header
+
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the log has records of an open transaction of a producer in this epoch."""
+        return producer_id in self._open_transactions and self.producers.epoch_of(producer_id) == producer_epoch
+
+    def _check_transaction(self, header: BatchHeader, verified: bool) -> None:
+        """Raise an error for a batch outside of a transaction (``analyzeAndValidateProducerState``)."""
+        if header.transactional:
+            if verified or self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+                return
+            self.producers.check_epoch(header.producer_id, header.producer_epoch)
+            raise AppendError(error_codes.INVALID_TXN_STATE, "the batch is not part of an open transaction")
+        if header.producer_id in self._open_transactions:
+            self.producers.check(header)
+            raise AppendError(error_codes.INVALID_TXN_STATE, "the producer has an open transaction in this partition")
 
     def _store(self, header: BatchHeader, rest: memoryview, leader_epoch: int) -> None:
         prefix = _PREFIX.pack(self.end_offset, header.size - record_batch.LOG_OVERHEAD, leader_epoch)
@@ -242,6 +268,8 @@ class PartitionLog:
         self._last_offsets.append(last)
         self.size += header.size
         self.end_offset = last + 1
+        if header.producer_id >= 0:
+            self.producers.appended(header, first)
         if header.transactional:
             self._keep_transaction(self._batches[-1], header)
 

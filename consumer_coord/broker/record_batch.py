@@ -26,6 +26,9 @@ LOG_OVERHEAD = 12
 PREFIX_SIZE = 16
 _MAGIC = 2
 _CRC_FROM = 21
+#: The places of a batch's format version, and of the lower byte of its attributes.
+_MAGIC_AT = 16
+_ATTRIBUTES_LOW = 22
 _CODEC_MASK = 0x07
 _TIMESTAMP_TYPE_MASK = 0x08
 _TRANSACTIONAL = 0x10
@@ -116,6 +119,11 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     )
 
 
+def is_transactional(data: bytes | memoryview) -> bool:
+    """Return whether data begin with a batch of a transaction; False for incomplete data, and for older formats."""
+    return len(data) >= HEADER_SIZE and data[_MAGIC_AT] == _MAGIC and bool(data[_ATTRIBUTES_LOW] & _TRANSACTIONAL)
+
+
 def has_valid_crc(data: bytes | memoryview, header: BatchHeader) -> bool:
     """Return whether the checksum of a batch is correct."""
     return crc32c(data[header.position + _CRC_FROM : header.position + header.size]) == header.crc
@@ -164,11 +172,17 @@ def build_batch(
 
 
 def build_marker(
-    *, base_offset: int, timestamp_ms: int, leader_epoch: int, producer: tuple[int, int], committed: bool
+    *,
+    base_offset: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    producer: tuple[int, int],
+    committed: bool,
+    coordinator_epoch: int = 0,
 ) -> bytes:
     """Build the control batch that ends a transaction of ``producer`` (id, epoch)."""
     key = struct.pack(">hh", 0, committed)
-    value = struct.pack(">hi", 0, 0)
+    value = struct.pack(">hi", 0, coordinator_epoch)
     return build_batch(
         [(key, value)],
         base_offset=base_offset,
