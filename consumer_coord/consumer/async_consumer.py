@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.topic_partition import TopicPartition
 
@@ -703,6 +704,16 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 seconds=seconds,
                 timeout_ms=limit_ms,
             )
+
+    async def health(self, limit: float = 60.0) -> Health:
+        """Return whether this consumer receives what its partitions have; see :meth:`GroupConsumer.health`."""
+        engine = self._start()
+        with kafka_exceptions():
+            return await engine.health(limit)
+
+    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
+        """Let :meth:`health` know of handlers that run while this consumer polls; see :meth:`GroupConsumer.report_handlers`."""
+        self._start().handling = report
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""

@@ -425,6 +425,13 @@ class OffLoop:
     def queues(self, partition: TopicPartition) -> Mapping[str, int]:
         return {}
 
+    def log_ends(self) -> None:
+        """Return None: librdkafka's cached watermarks do not tell how old they are, nor what the last stable offset is."""
+
+    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return nothing, because the handle may be in a call on another thread."""
+        return {}
+
     async def close(self) -> None:
         await self.run(self._kafka.close)
 
