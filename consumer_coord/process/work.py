@@ -53,7 +53,7 @@ class State(enum.Enum):
 class Record:
     """A delivered record."""
 
-    __slots__ = ("attempt", "holding", "lane", "message", "offset", "reason", "retries", "size", "state")
+    __slots__ = ("attempt", "due", "handler", "holding", "lane", "message", "offset", "reason", "retries", "size", "state")
 
     def __init__(self, message: Any, offset: int, size: int, holding: Holding, lane: Lane) -> None:
         self.message = message
@@ -68,6 +68,10 @@ class Record:
         self.reason: str | None = None
         #: Whether the running handler has one of the slots for retries.
         self.retries = False
+        #: The number of the retry that is due later.
+        self.due = 0
+        #: What the driver knows of the running handler.
+        self.handler: Any = None
 
 
 class Lane:
@@ -90,6 +94,7 @@ class Holding:
 
     __slots__ = (
         "committed",
+        "draining",
         "ended",
         "finished",
         "full",
@@ -97,7 +102,6 @@ class Holding:
         "partition",
         "pending",
         "position",
-        "running",
         "size",
         "unfinished",
     )
@@ -116,12 +120,12 @@ class Holding:
         self.finished: deque[tuple[int, int]] = deque()
         #: Records that were delivered before the finished offsets were known; None once they are known.
         self.pending: list[Record] | None = None
-        #: Handlers that run, also after the end.
-        self.running = 0
         #: Bytes of the unfinished records.
         self.size = 0
         #: Whether the bounds are exceeded, so that the partition must not be read.
         self.full = False
+        #: Whether no record may start, because the group revokes the partition.
+        self.draining = False
         self.ended = False
 
     def start(self) -> int:
@@ -245,6 +249,26 @@ class Work:
         record.state = State.ENDED
         self._forget(lane)
 
+    def drain(self, holding: Holding) -> None:
+        """Start no further records of a partition that the group revokes; what runs may finish."""
+        holding.draining = True
+        for record in holding.unfinished.values():
+            if record.state in (State.WAITING, State.RETRYING):
+                self._drop(record)
+                record.state = State.WAITING
+
+    def resume(self, holding: Holding) -> None:
+        """Let the records of a partition start again, because the group did not take it after all."""
+        holding.draining = False
+        if holding.pending is None:
+            for record in holding.unfinished.values():
+                if record.state is State.WAITING:
+                    self._queue(record)
+
+    def expire(self, holding: Holding, reason: str) -> Sequence[Record]:
+        """Disregard what the running handlers of one partition will return, and return their records."""
+        return _disregarded([record for record in self.running if record.holding is holding], reason)
+
     def disregard(self, reason: str) -> Sequence[Record]:
         """Disregard what the running handlers will return, and return their records.
 
@@ -257,7 +281,7 @@ class Work:
     def deliver(self, holding: Holding, messages: Iterable[Any]) -> None:
         """Add records of one partition, in the order of their offsets."""
         partition, unfinished, size = holding.partition, holding.unfinished, 0
-        by_key, pending = self._order is Order.KEY, holding.pending
+        by_key, pending, starts = self._order is Order.KEY, holding.pending, not holding.draining
         lane = None if by_key else self._lane(partition, None, exclusive=self._order is Order.PARTITION)
         offset = holding.position - 1
         for message in messages:
@@ -271,13 +295,13 @@ class Work:
             record = Record(message, offset, _RECORD_BYTES + len(message), holding, lane)
             size += record.size
             unfinished[offset] = record
-            if pending is None:
+            if pending is not None:
+                pending.append(record)
+            elif starts:
                 lane.waiting.append(record)
                 if not lane.ready and lane.busy is None:
                     lane.ready = True
                     self._ready.append(lane)
-            else:
-                pending.append(record)
         holding.size += size
         self._pass(holding, offset + 1)
 
@@ -309,6 +333,9 @@ class Work:
     def _queue(self, record: Record, *, first: bool = False) -> None:
         lane = record.lane
         record.state = State.WAITING
+        if record.holding.draining:
+            self._turn(lane)
+            return
         if first:
             lane.waiting.appendleft(record)
         else:
@@ -354,9 +381,9 @@ class Work:
 
     def _next_retry(self, now: float) -> Record | None:
         while self._later and self._later[0][0] <= now:
-            record = heapq.heappop(self._later)[2]
-            if record.state is State.RETRYING:
-                self._due.append(record)
+            first = heapq.heappop(self._later)
+            if _is_due(*first):
+                self._due.append(first[2])
         while self._due and self._due[0].state is not State.RETRYING:
             self._due.popleft()
         if not self._due or (self._running_retries >= self._most_retries and any(lane.waiting for lane in self._ready)):
@@ -370,19 +397,17 @@ class Work:
     def _start(self, record: Record) -> None:
         record.state = State.RUNNING
         record.attempt += 1
-        record.holding.running += 1
         self.running.add(record)
 
     def retry_due(self) -> float | None:
         """Return the time of the next retry, in seconds; None if none waits for its time."""
-        while self._later and self._later[0][2].state is not State.RETRYING:
+        while self._later and not _is_due(*self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
 
     def _stop_running(self, record: Record) -> bool:
         """Free the slot of a record; return whether the result of its handler counts."""
         self.running.discard(record)
-        record.holding.running -= 1
         if record.retries:
             record.retries = False
             self._running_retries -= 1
@@ -421,9 +446,12 @@ class Work:
         """Handle a record again at the time ``due``; until then it has no slot, and its lane waits."""
         if not self._stop_running(record):
             return False
-        record.state = State.RETRYING
         self.retried += 1
-        heapq.heappush(self._later, (due, next(self._numbers), record))
+        if record.holding.draining:
+            record.state = State.WAITING
+            return True
+        record.state, record.due = State.RETRYING, next(self._numbers)
+        heapq.heappush(self._later, (due, record.due, record))
         return True
 
     def fail(self, record: Record) -> bool:
@@ -433,14 +461,6 @@ class Work:
         record.state = State.ENDED
         self.failed += 1
         return True
-
-    def give_back(self, record: Record) -> None:
-        """Return a record whose handler was cancelled, or never ran; it is unfinished, and waits in its lane."""
-        if self._stop_running(record):
-            if record.lane.busy is record:
-                record.lane.busy = None
-            record.attempt -= 1
-            self._queue(record, first=True)
 
     def _remove(self, record: Record) -> None:
         record.state = State.ENDED
@@ -485,11 +505,13 @@ class Work:
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
-    def unfinished(self, partition: TopicPartition, number: int) -> OffsetAndMetadata | None:
-        """Return the position to commit, with what is finished above it; None if everything delivered is finished."""
+    def held(self, partition: TopicPartition, number: int) -> Holding | None:
+        """Return the present holding of a partition if it has this number."""
         holding = self.holdings.get(partition)
-        if holding is None or holding.number != number:
-            return None
+        return holding if holding is not None and holding.number == number else None
+
+    def unfinished(self, holding: Holding) -> OffsetAndMetadata | None:
+        """Return the position to commit, with what is finished above it; None if everything delivered is finished."""
         if holding.committed is not None:
             return holding.committed
         first = next(iter(holding.unfinished.values()), None)
@@ -499,10 +521,9 @@ class Work:
         epoch = -1 if first is None else before(first.message).leader_epoch
         return OffsetAndMetadata(start, epoch, encode(start, holding.ranges(), self._metadata_bytes))
 
-    def busy(self, partition: TopicPartition) -> bool:
+    def busy(self, holding: Holding) -> bool:
         """Return whether a handler runs whose result would still count."""
-        holding = self.holdings.get(partition)
-        return holding is not None and holding.running > 0
+        return any(record.holding is holding and record.reason is None for record in self.running)
 
     @property
     def lanes(self) -> int:
@@ -518,6 +539,11 @@ class Work:
             "given_up": self.given_up,
             "found_finished": self.found_finished,
         }
+
+
+def _is_due(due: float, number: int, record: Record) -> bool:
+    """Return whether a retry is still wanted."""
+    return record.state is State.RETRYING and record.due == number
 
 
 def _disregarded(records: Iterable[Record], reason: str) -> Sequence[Record]:
