@@ -39,6 +39,7 @@ PURE = (
 ABOVE_CORE = (
     "consumer_coord.confluent",
     "consumer_coord.consumer",
+    "consumer_coord.process",
     "consumer_coord.runtime.background",
     "consumer_coord.runtime.blocking_coordinator",
     "consumer_coord.net.oauth",

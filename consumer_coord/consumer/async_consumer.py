@@ -63,9 +63,11 @@ from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
+from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
     ClosedError,
@@ -389,7 +391,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
         core, ready = engine.core, engine.worker.ready
-        if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback:
+        if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback or engine.tracker is not None:
             return None
         core.application.polls += 1
         if self._deliveries.left:
@@ -517,6 +519,20 @@ class AsyncGroupConsumer(AiokafkaMethods):
             result = await engine.commit(entries, milliseconds(timeout))
             raise_if_all_failed(result)
             return to_rows(entries, result)
+
+    async def track_records(self, tracker: RecordTracker) -> Tracking:
+        """Let ``tracker`` decide what is committed and when a partition is released; read with the returned object alone.
+
+        For applications that work on several records at once: see :mod:`consumer_coord.consumer.record_tracker`. Records that
+        were received before count as finished. :meth:`Tracking.stop` ends it.
+        """
+        async with self._used(in_callback=False) as engine:
+            self._read_messages()
+            if engine.tracker is not None:
+                raise ConcurrentUseError("the records of this consumer are tracked already, for instance by process()")
+            self._asked()
+            engine.track(tracker)
+            return Tracking(engine, lambda: self._used(in_callback=False))
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""

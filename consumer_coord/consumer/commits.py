@@ -43,6 +43,19 @@ class AutoCommit:
         self._timer = _Timer(core)
         self._running = False
 
+    def enable(self, *, enabled: bool) -> None:
+        """Turn automatic commits on, from now on, or off."""
+        self.enabled = enabled
+        if enabled:
+            self.begin()
+        else:
+            # The timer that may still run has no further effect.
+            self._running = False
+
+    def hurry(self) -> None:
+        """Commit at the next poll."""
+        self._timer.ring()
+
     def begin(self) -> None:
         """Start the timer, at the first subscription or assignment."""
         if self.enabled and not self._running and self._interval_s > 0:
@@ -56,12 +69,13 @@ class AutoCommit:
     @property
     def due(self) -> bool:
         """Whether the interval has passed."""
-        return self._timer.due
+        return self.enabled and self._timer.due
 
     def rearm(self) -> None:
         """Start the next interval."""
         self._timer.due = False
-        self._scheduler.later(self._interval_s, self._timer.ring)
+        if self._interval_s > 0:
+            self._scheduler.later(self._interval_s, self._timer.ring)
 
 
 class CommitReports:

@@ -44,12 +44,14 @@ from consumer_coord.consumer.partitions import (
     moved,
     read_of,
 )
+from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
 from consumer_coord.consumer.worker import FetchWorker, Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
+    ConcurrentUseError,
     ConfigurationError,
     CoordinatorError,
     FatalError,
@@ -62,7 +64,7 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
-from consumer_coord.leaders.list_offsets import list_offsets
+from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import (
     OFFSET_BEGINNING,
@@ -168,6 +170,10 @@ class Engine:
         #: True while the application assigns partitions itself.
         self.manual: bool = False
         self.closing = False
+        #: Decides which records are finished, and when a partition may be released, instead of the receivers of records.
+        self.tracker: RecordTracker | None = None
+        #: The loop time until which the tracker may delay the release of partitions; None while it delays none.
+        self._release_ends: float | None = None
         #: True if a callback requested work that begins after the present call. In this case, :meth:`gather` must not wait.
         self.returns_early = False
         #: The state of every assigned partition. A change stores a new dictionary with new :class:`Partition` objects; neither
@@ -235,19 +241,29 @@ class Engine:
         application = self.core.application
         return (
             self._settled
+            and self.tracker is None
             and self.worker.fast
             and self.worker.applied is self.plan
             and application.news is application.seen
             and not self.core.protocol.rebalancing
         )
 
-    async def gather(self, least: int, most: int, timeout_s: float, *, only: frozenset[TopicPartition] | None = None) -> bool:
+    async def gather(
+        self,
+        least: int,
+        most: int,
+        timeout_s: float,
+        *,
+        only: frozenset[TopicPartition] | None = None,
+        tracked: bool = False,
+    ) -> bool:
         """Wait until ``least`` messages are in ``worker.ready``, or until ``timeout_s`` seconds have passed.
 
         Return False if delivery is not allowed. Raise exceptions of background tasks and callbacks, without a loss of messages.
-        ``only``: fetch only these partitions during this call.
+        ``only``: fetch only these partitions during this call. ``tracked``: the caller passes the messages to :attr:`tracker`.
         """
         core, worker = self.core, self.worker
+        self._must_not_be_tracked(tracked)
         began = self._scheduler.now()
         ends = began + timeout_s
         late = False
@@ -283,6 +299,12 @@ class Engine:
             self._raise_unlocated()
             return False
         return leased
+
+    def _must_not_be_tracked(self, tracked: bool) -> None:
+        if self.tracker is not None and not tracked:
+            raise ConcurrentUseError(
+                "the records of this consumer are tracked, for instance by process(): nothing else may read from it"
+            )
 
     def _may_deliver(self, leased_until: float) -> bool:
         """Return whether fetched records still belong to this member.
@@ -365,6 +387,7 @@ class Engine:
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
         """Wait for messages without processing changes of the group, for a poll inside a callback."""
+        self._must_not_be_tracked(False)
         leased_until = self.core.lease.until
         await self._apply()
         if not self.worker.ready:
@@ -572,6 +595,7 @@ class Engine:
             self.core.let_go(unseen)
         self._put(PartitionEvent.LOSE, (change.lost & self.table.keys()) - self._in_phase(Phase.LOST))
         if lost := self._in_phase(Phase.LOST):
+            self._release_ends = None
             return self._due(Phase.LOST, lost)
         if leftover := self._in_phase(Phase.REVOKED):
             return self._due(Phase.REVOKED, leftover)
@@ -581,7 +605,7 @@ class Engine:
         self._publish()
         ending = self._in_phase(Phase.STOPPING, Phase.COMMITTING)
         if ending:
-            if self.worker.applied is not self.plan or self.worker.busy:
+            if self.worker.applied is not self.plan or self.worker.busy or not self._may_release():
                 return None
             self._stopped()
             if not self._committed(ending):
@@ -606,6 +630,21 @@ class Engine:
             )
         taken = frozenset(one for one in self._in_phase(Phase.TAKEN) if self.table[one].awaits is None)
         return self._due(Phase.TAKEN, taken, first=change.first and not assignment.change().first)
+
+    def _may_release(self) -> bool:
+        """Return whether the tracker lets go of the partitions that the worker no longer fetches, or its time is over."""
+        tracker, moment = self.tracker, self._scheduler.now()
+        waits = tracker is not None and [
+            one for one in self._in_phase(Phase.STOPPING) if not tracker.may_release(one, self.table[one].serial)
+        ]
+        if not waits or self._hurry or (self._release_ends is not None and moment >= self._release_ends):
+            self._release_ends = None
+            return True
+        if self._release_ends is None:
+            limit_s = self.core.config.rebalance_timeout_ms / 1000
+            self._release_ends = moment + limit_s
+            self._scheduler.later(limit_s, self.core.application.wake)
+        return False
 
     def _stopped(self) -> None:
         """If commits are automatic, commit the finished records of partitions that the worker no longer fetches."""
@@ -886,10 +925,23 @@ class Engine:
 
         Call :meth:`catch_up` first.
         """
+        if self.tracker is not None:
+            return self._tracked(self.tracker)
         if not self._auto_store:
             stored = {partition: one.stored.position for partition, one in self.table.items()}
             return {partition: at for partition, at in stored.items() if at is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
+
+    def _tracked(self, tracker: RecordTracker) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions up to which the tracker has finished, and the chosen starts of partitions without a record."""
+        found = dict(self._starts(self.table, (Origin.CHOSEN, Origin.RESET)))
+        for partition, position in self.worker.positions(self.table).items():
+            at = tracker.finished(partition, self.table[partition].serial, position)
+            if at is not None:
+                found[partition] = at
+            else:
+                found.pop(partition, None)
+        return found
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the application's positions: after the last message, or at the chosen start. Call :meth:`catch_up` first.
@@ -921,6 +973,8 @@ class Engine:
         }
         committed = {partition: ticket.entries[partition].position.offset for partition, ticket in explicit.items()}
         finished = self.finished()
+        if self.tracker is not None:
+            return finished
         if self._auto_store:
             for partition, at in self._unfinished(committed).items():
                 # An unfinished record of an earlier reading may lie before the first record of the present reading.
@@ -985,16 +1039,22 @@ class Engine:
         if not wanted:
             return None
         # No reference to the engine, so that a dropped consumer can be collected while the commit is in flight.
-        application = self.core.application
+        application, tracker = self.core.application, self.tracker
 
         def ended() -> None:
             failed = {one: error for one, error in ticket.answers.items() if error is not None}
             if failed:
                 # If one of these partitions moves to another member now, that member processes the uncommitted records again.
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
+            if tracker is not None:
+                for partition in ticket.shed:
+                    tracker.metadata_rejected(partition, len(entries[partition].position.metadata))
             application.wake()
 
-        ticket = self.ticket(self.entries(wanted), timeout_ms, ended)
+        entries = self.entries(wanted)
+        if tracker is not None:
+            entries = {one: entry._replace(sheds_metadata=bool(entry.position.metadata)) for one, entry in entries.items()}
+        ticket = self.ticket(entries, timeout_ms, ended)
         self.core.commits.submit(ticket)
         self.table = {
             **self.table,
@@ -1046,6 +1106,34 @@ class Engine:
 
             self._watch = HealthWatch(self)
         return await self._watch.look(limit_s)
+
+    # -- tracked records ------------------------------------------------------------------------------------------------
+
+    def track(self, tracker: RecordTracker | None) -> None:
+        """Let ``tracker`` keep the records that are delivered from now on, and commit what it finishes; None: no longer."""
+        self.tracker = tracker
+        self._release_ends = None
+        self.auto.enable(enabled=tracker is not None or self.core.config.enable_auto_commit)
+        self.core.application.wake()
+
+    async def log_ends(self, partitions: Collection[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
+        """Return the offsets after the last records; omit the partitions whose leader does not respond in time."""
+        deadline = Deadline.after(timeout_s * 1000)
+        wanted = dict.fromkeys(partitions, LATEST)
+        listed_ends = await list_offsets(self.core.cluster, wanted, deadline, read_committed=self.read_committed)
+        return {partition: row.position.offset for partition, row in listed_ends.found.items()}
+
+    async def commit_tracked(self, timeout_s: float) -> bool:
+        """Commit what the tracker has finished, and wait for the response; return False if there was none in time.
+
+        A failure is logged, as that of any automatic commit.
+        """
+        await self.worker.idle()
+        await self.catch_up()
+        commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000), what="the last commit")
+        commits = [one.commit for one in self.table.values() if one.commit is not None] if commit is None else [commit]
+        ends = self._scheduler.now() + timeout_s
+        return all([await self.commits.answered(one, ends) for one in commits])
 
     # -- where to read --------------------------------------------------------------------------------------------------
 

@@ -205,6 +205,21 @@ class Partition:
         return self.phase in (Phase.LOCATING, Phase.UNLOCATED) and not self.declined
 
     @property
+    def starts_at_commit(self) -> bool:
+        """Whether the reading begins at the group's commit."""
+        return self.origin is Origin.COMMIT
+
+    @property
+    def releasing(self) -> bool:
+        """Whether the group revokes the partition, and may still give it back."""
+        return self.phase in (Phase.STOPPING, Phase.COMMITTING)
+
+    @property
+    def read_or_releasing(self) -> bool:
+        """Whether the partition is read, or was read until the group revoked it."""
+        return self.phase is Phase.READING or self.releasing
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is pending for the partition.
 

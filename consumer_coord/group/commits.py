@@ -110,6 +110,8 @@ class Entry(NamedTuple):
     ownership: int | None = None
     #: None if the topic's id is unknown.
     topic_id: uuid.UUID | None = None
+    #: Whether the offset is committed without its metadata if the broker rejects the metadata as too large.
+    sheds_metadata: bool = False
 
 
 @attrs.define(eq=False)
@@ -130,6 +132,8 @@ class Ticket:
     answers: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
     #: Error of the whole ticket.
     failure: CoordinatorError | None = None
+    #: The partitions whose metadata was too large for the broker, and was shed.
+    shed: set[TopicPartition] = attrs.field(factory=set)
 
     @property
     def done(self) -> bool:
@@ -383,7 +387,7 @@ class CommitLane:
                     retries = 0
                     continue
                 # No sync happened: the member is leaving, and the group may still be completing its rebalance.
-            if offsets:
+            if offsets and last is not None:
                 await asyncio.sleep(deadline.within(self._with.cluster.backoff.ms(retries)) / 1000)
                 retries += 1
 
@@ -460,7 +464,7 @@ class CommitLane:
     def _request(self, offsets: _Offsets, generation: Generation) -> OffsetCommitRequest:
         topics: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}
         for partition, newest in sorted(offsets.items(), key=itemgetter(0)):
-            position, _, topic_id = newest.entry
+            position, topic_id = newest.entry.position, newest.entry.topic_id
             topics.setdefault((partition.topic, topic_id or NO_TOPIC_ID), []).append(
                 OffsetCommitRequestPartition(
                     partition_index=partition.partition,
@@ -508,11 +512,19 @@ class CommitLane:
                 since = self._unknown_since.setdefault(partition, now())
                 if now() - since >= _UNKNOWN_TOPIC_S:
                     self._answer(remaining.pop(partition), partition, last)
+            elif code == codes.OFFSET_METADATA_TOO_LARGE and offsets[partition].entry.sheds_metadata:
+                self._shed_metadata(offsets[partition], partition)
             elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
                 last = RetriableError(f"committing {partition}: {codes.error_name(code)}", code=code)
             else:
                 self._answer(remaining.pop(partition), partition, self._final(code, partition, used))
         return remaining, last
+
+    def _shed_metadata(self, newest: _Newest, partition: TopicPartition) -> None:
+        """Commit the offset alone in the next request, which follows at once."""
+        newest.entry = newest.entry._replace(position=attrs.evolve(newest.entry.position, metadata=""), sheds_metadata=False)
+        for ticket in newest.tickets:
+            ticket.shed.add(partition)
 
     def _excused(self, answer: OffsetCommitResponse) -> RetriableError | None:
         """Return the error with which to send the commit again, if the principal was refused and may be accepted again."""
