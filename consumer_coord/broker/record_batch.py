@@ -64,8 +64,8 @@ class BatchHeader:
 
     @property
     def transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        """Whether the batch belongs to a transaction; as in Kafka, the flag has no effect without a producer id."""
+        return bool(self.attributes & _TRANSACTIONAL) and self.producer_id >= 0
 
     @property
     def control(self) -> bool:
