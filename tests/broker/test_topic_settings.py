@@ -28,7 +28,7 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.broker.test_transactions import Producer, log_of, on_cluster
+from tests.broker.test_transactions import TxnProducer, log_of, on_cluster
 
 TOPIC = 2
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -61,14 +61,14 @@ def test_a_default_is_a_legal_value() -> None:
         check_topic_settings({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
 
 
-async def described(client: Producer, topic: str = "orders") -> dict[str, tuple[str | None, int]]:
+async def described(client: TxnProducer, topic: str = "orders") -> dict[str, tuple[str | None, int]]:
     """Return name -> (value, source) of a topic's settings."""
     request = DescribeConfigsRequest(resources=(DescribeConfigsResource(TOPIC, topic, None),))
     configs = (await client.ask(request, 4)).results[0].configs
     return {config.name: (config.value, config.config_source) for config in configs}
 
 
-async def change(client: Producer, *changes: tuple[str, int, str | None], topic: str = "orders", **more: Any) -> int:
+async def change(client: TxnProducer, *changes: tuple[str, int, str | None], topic: str = "orders", **more: Any) -> int:
     """Send IncrementalAlterConfigs; return the error code."""
     resource = AlterConfigsResource(more.get("kind", TOPIC), topic, tuple(AlterableConfig(*one) for one in changes))
     resources = (resource,) * more.get("times", 1)
@@ -78,7 +78,7 @@ async def change(client: Producer, *changes: tuple[str, int, str | None], topic:
 
 def test_settings_are_kept_described_and_changed() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        client = Producer(cluster)
+        client = TxnProducer(cluster)
         configs = (CreatableTopicConfig("segment.bytes", "1048576"), CreatableTopicConfig("cleanup.policy", "compact"))
         await client.ask(CreateTopicsRequest((CreatableTopic("made", 1, 1, (), configs),)), 7)
         found = await described(client, "made")
@@ -98,7 +98,7 @@ def test_settings_are_kept_described_and_changed() -> None:
 
 def test_changes_that_are_not_possible_are_refused() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        client = Producer(cluster)
+        client = TxnProducer(cluster)
         before = await described(client)
         assert await change(client, ("retention.ms", SET, "9"), validate_only=True) == 0
         assert await change(client, ("retention.ms", SET, "-9")) == error_codes.INVALID_CONFIG
@@ -117,7 +117,7 @@ def test_changes_that_are_not_possible_are_refused() -> None:
 
 def test_old_records_are_deleted_on_the_brokers_clock() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        client = Producer(cluster)
+        client = TxnProducer(cluster)
         log = log_of(cluster)
         for at_ms in (0, 99_000, 500_000):
             log.append_records([(b"k", b"v")], at_ms, 0)

@@ -10,12 +10,20 @@ import os
 import uuid
 from random import Random
 
+import attrs
 import pytest
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig
 from consumer_coord.broker.producers import ProducerStates
+from consumer_coord.broker.record_batch import Record
+from consumer_coord.broker.transaction import Transaction
+from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC
 from consumer_coord.simulation import loop as virtual
+from consumer_coord.wire.codec import decode_at
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
+from consumer_coord.wire.offsets_topic import decode_versioned, encode_versioned
+from consumer_coord.wire.transaction_records import TransactionLogKey, TransactionLogValue
+from tests.conformance.broker.test_against_kafka import read_log
 from tests.support.broker.differential import RealBroker, caller
 from tests.support.broker.txn_sequences import Names, Outcome, TxnPlayer, codes_seen, first_difference
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
@@ -95,6 +103,8 @@ async def compare(kafka: KafkaCluster, topic: str, seeds: range) -> tuple[dict[i
             steps += len(theirs)
             for kind, codes in codes_seen(theirs).items():
                 seen.setdefault(kind, set()).update(codes)
+        except AssertionError as error:  # a transaction that does not end
+            differing[seed] = str(error)
         finally:
             places.put_nowait(place)
 
@@ -121,3 +131,40 @@ def test_a_planted_bug_is_found(kafka: KafkaCluster, topic: NewTopicFactory, mon
     monkeypatch.setattr(ProducerStates, "check", lambda self, header: None)
     differing, _, _ = asyncio.run(compare(kafka, topic(2 * AT_ONCE), range(20)))
     assert differing
+
+
+def test_kafkas_transaction_log_is_read_and_written_with_the_same_bytes(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
+    """Every record of ``__transaction_state`` becomes a transaction, whose record has the bytes that Kafka wrote."""
+
+    async def main() -> list[Record]:
+        await compare(kafka, topic(2 * AT_ONCE), range(20))
+        host, _, port = kafka.bootstrap_servers.partition(":")
+        broker = RealBroker(host, int(port))
+        found: list[Record] = []
+        for partition in range(CONFIG["transaction.state.log.num.partitions"]):
+            log = await read_log(broker, partition, TRANSACTION_STATE_TOPIC)
+            found += [record for record in log.records() if isinstance(record, Record)]
+        await broker.close()
+        return found
+
+    states = set()
+    for record in asyncio.run(main()):
+        assert record.key is not None
+        key = decode_at(TransactionLogKey, 0, record.key, 2)[0]
+        assert encode_versioned(key, 0) == record.key
+        if record.value is not None:
+            value = decode_versioned(TransactionLogValue, record.value)
+            again = Transaction.from_value(key.transactional_id, value)
+            states.add(again.state)
+            assert sorted_partitions(again.to_value()) == sorted_partitions(value)
+            assert encode_versioned(value, 1) == record.value
+    assert len(states) == 6
+
+
+def sorted_partitions(value: TransactionLogValue) -> TransactionLogValue:
+    """Return the value with its partitions in order; Kafka has them in the order of a hash set."""
+    rows = value.transaction_partitions
+    if rows is None:
+        return value
+    in_order = [attrs.evolve(row, partition_ids=tuple(sorted(row.partition_ids))) for row in rows]
+    return attrs.evolve(value, transaction_partitions=tuple(sorted(in_order, key=lambda row: row.topic)))

@@ -275,6 +275,10 @@ class TxnPlayer:
         partition = self._partition()
         sequence, count = self._batch_numbers(session, partition)
         transactional = session.transactional_id is not None and self.random.random() < 0.95
+        if not transactional:
+            # In Kafka, a batch outside of transactions, with an epoch that the producer does not have, prevents the end of its
+            # transaction.
+            producer_id, epoch = session.producer_id, min(epoch, session.epoch)
         named = transactional if self.random.random() < 0.97 else not transactional
         batch = producer_batch(count, producer_id, epoch, sequence, transactional=transactional)
         request = ProduceRequest(
