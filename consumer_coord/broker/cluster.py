@@ -23,7 +23,8 @@ from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
+from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
 from consumer_coord.broker.transaction import Transaction
 from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC, TransactionCoordinator
@@ -69,6 +70,20 @@ class BrokerNode:
         )
         #: Functions that wake the Fetch requests that wait for records on this broker; called when the broker stops.
         self.waiting: dict[int, Callable[[], None]] = {}
+        self._retention: DelayedOperation | None = None
+
+    def watch_retention(self) -> None:
+        """Delete records older than ``retention.ms`` every ``log.retention.check.interval.ms``, while the broker is up."""
+        if self.up and self._retention is None:
+            interval_ms = self.cluster.config.log_retention_check_interval_ms
+            self._retention = self.purgatory.schedule(interval_ms, self._delete_older)
+
+    def _delete_older(self) -> None:
+        self._retention = None
+        for partition in self.cluster.topics.partitions():
+            if partition.leader == self.broker_id:
+                partition.log.delete_older(self.cluster.wall_clock_ms())
+        self.watch_retention()
 
     def shut_down(self) -> None:
         """Stop at once: requests in progress end without a response."""
@@ -79,6 +94,7 @@ class BrokerNode:
         for wake in tuple(self.waiting.values()):
             wake()
         self.purgatory.close()
+        self._retention = None
 
 
 class BrokerCluster:
@@ -124,7 +140,7 @@ class BrokerCluster:
             elif len(present.partitions) < partitions:
                 self.grow_topic(name, partitions)
         if GROUP_METADATA_TOPIC not in self.topics.by_name:
-            self.create_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions, internal=True)
+            self._create_internal(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions)
 
     # -- brokers
 
@@ -146,6 +162,7 @@ class BrokerCluster:
                 partition.leader = self._first_up(partition)
         for partition in self.topics.partitions():
             self._elected(partition)
+        self._watch_retention()
 
     def close(self) -> None:
         """Stop every broker permanently."""
@@ -173,6 +190,7 @@ class BrokerCluster:
         for partition in self.topics.partitions():
             if partition.leader == NO_LEADER and node.broker_id in partition.replicas:
                 self._lead(partition, node.broker_id)
+        self._watch_retention()
 
     def move_leader(self, topic: str, partition: int, to: int, end_offset: int | None = None) -> None:
         """Make broker ``to``, which must be up, the leader of a partition; add it to the replicas if needed.
@@ -263,7 +281,7 @@ class BrokerCluster:
         """Create ``__transaction_state`` unless it exists: Kafka does this when a client first looks for a coordinator."""
         if TRANSACTION_STATE_TOPIC not in self.topics.by_name:
             count = self.config.transaction_state_log_num_partitions
-            for partition in self.create_topic(TRANSACTION_STATE_TOPIC, count, internal=True).partitions:
+            for partition in self._create_internal(TRANSACTION_STATE_TOPIC, count).partitions:
                 self._elected(partition)
 
     def write_marker(self, topic: str, partition: int, ended: Transaction, coordinator_epoch: int) -> bool:
@@ -310,12 +328,38 @@ class BrokerCluster:
             internal=internal,
         )
         self._save()
+        self._watch_retention()
         return topic
+
+    def _create_internal(self, name: str, partitions: int) -> Topic:
+        return self.create_topic(name, partitions, configs={"cleanup.policy": "compact"}, internal=True)
 
     def grow_topic(self, name: str, partitions: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
         """Add partitions to a topic, up to a total of ``partitions``."""
         self.topics.grow(self.topics.by_name[name], partitions, self.is_up, assignments)
         self._save()
+
+    def change_settings(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the settings of a topic, which the caller has checked, and apply them to its logs."""
+        self.topics.configure(self.topics.by_name[name], configs)
+        self._save()
+        self._watch_retention()
+
+    def clean_topic(self, name: str) -> None:
+        """Apply ``retention.ms``, and ``cleanup.policy=compact``, to a topic now, as Kafka's cleaner does from time to time.
+
+        Raise :class:`KeyError` if the topic does not exist.
+        """
+        for partition in self.topics.by_name[name].partitions:
+            partition.log.delete_older(self.wall_clock_ms())
+            if partition.log.settings.compacted:
+                partition.log.compact(self.wall_clock_ms())
+
+    def _watch_retention(self) -> None:
+        """Let the brokers delete old records from time to time, while there is a topic with ``retention.ms``."""
+        if any(partition.log.settings.retention_ms >= 0 for partition in self.topics.partitions()):
+            for node in self.nodes:
+                node.watch_retention()
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic, its records and its committed offsets; raise :class:`KeyError` if the topic does not exist."""
@@ -383,8 +427,8 @@ _COORDINATORS: Mapping[str, Callable[[BrokerNode], GroupCoordinator | Transactio
 }
 
 
-def _memory_log(topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
-    return PartitionLog(retention_bytes, max_batch_bytes)
+def _memory_log(topic: str, partition: int, settings: LogSettings) -> PartitionLog:
+    return PartitionLog(settings)
 
 
 def _short_id(random: Random) -> str:

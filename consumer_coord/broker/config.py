@@ -69,6 +69,9 @@ class BrokerConfig:
     message_max_bytes: int = _setting(1_048_588, 0, _INT32_MAX)
     #: By default, Kafka keeps all records (-1). The logs of the embedded broker are in memory, so their size is limited.
     log_retention_bytes: int = _setting(1 << 30, -1)
+    #: Kafka's default is seven days. By default, the embedded broker keeps old records, because tests write such records.
+    log_retention_ms: int = _setting(-1, -1)
+    log_retention_check_interval_ms: int = _setting(300_000, 1)
     log_segment_bytes: int = _setting(64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting(55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, 0, _INT32_MAX)

@@ -65,7 +65,11 @@ class ProducerStates:
         return None
 
     def begin_verification(self, producer_id: int, epoch: int, sequence: int, adds_partition: bool) -> None:
-        """Record that the broker asks the transaction coordinator about a producer's batch."""
+        """Record that the broker asks the transaction coordinator about a producer's batch.
+
+        Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer.
+        """
+        self.check_epoch(producer_id, epoch)
         entry = self._verifications.get(producer_id)
         if entry is None:
             entry = self._verifications[producer_id] = _Verification(epoch, sequence, adds_partition)
@@ -75,10 +79,11 @@ class ProducerStates:
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
         """Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer."""
-        known = self.epoch_of(producer_id)
-        if epoch < known:
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
             raise AppendError(
-                error_codes.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {known}, not {epoch}: it was fenced"
+                error_codes.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} has epoch {producer.epoch}, not {epoch}: it was fenced",
             )
 
     def check(self, header: BatchHeader) -> None:
@@ -93,8 +98,8 @@ class ProducerStates:
             is_new = producer is None or not producer.batches
             if (verification.adds_partition and is_new and sequence) or sequence > verification.lowest_sequence:
                 raise _out_of_order(header, 0 if is_new else verification.lowest_sequence)
-        if producer is None:
-            return  # The producer is new or was removed: accept any sequence number.
+        if producer is None or producer.epoch < 0:
+            return  # The producer is new or was removed, or has no epoch: accept any sequence number.
         expected = 0 if header.producer_epoch > producer.epoch else (producer.last_sequence + 1) & 0x7FFFFFFF
         if sequence != expected:
             raise _out_of_order(header, expected)
@@ -111,7 +116,7 @@ class ProducerStates:
             producer.batches.append((header.base_sequence, header.last_sequence, base_offset))
         self._producers.move_to_end(header.producer_id)
         _limit(self._producers)
-        if self._verifications:
+        if self._verifications and header.transactional:
             self._end_verification(header)
 
     def _end_verification(self, header: BatchHeader) -> None:

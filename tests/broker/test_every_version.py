@@ -18,6 +18,8 @@ from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.codec import decode_response, encode_request
 from consumer_coord.wire.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
     CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -26,6 +28,7 @@ from consumer_coord.wire.messages.admin import (
     DeleteTopicState,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
 )
 from consumer_coord.wire.messages.cluster import (
     ApiVersionsRequest,
@@ -210,6 +213,9 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         topics=(CreatePartitionsTopic(name="orders", count=1, assignments=None),), timeout_ms=1_000
     ),
     42: lambda version: DeleteGroupsRequest(groups_names=("absent",)),
+    44: lambda version: IncrementalAlterConfigsRequest(
+        resources=(AlterConfigsResource(2, "orders", (AlterableConfig("retention.ms", 0, "9"),)),), validate_only=True
+    ),
     47: lambda version: OffsetDeleteRequest(
         group_id="simple",
         topics=(OffsetDeleteRequestTopic(name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),),
@@ -254,6 +260,7 @@ HANDLED: Mapping[int, tuple[int, int]] = {
     32: (1, 4),
     37: (0, 3),
     42: (0, 3),
+    44: (0, 1),
     47: (0, 0),
     60: (0, 1),
     65: (0, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ import attrs
 import pytest
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
+from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
@@ -47,7 +49,7 @@ TIMEOUT_MS = 60_000
 
 
 @attrs.define
-class Producer:
+class TxnProducer:
     """A transactional producer that sends one request at a time. ``new``: it has the versions of KIP-890."""
 
     cluster: BrokerCluster
@@ -134,20 +136,28 @@ class Producer:
         return row.committed_offset, row.error_code
 
 
+SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+
+
 def on_cluster(
-    work: Callable[[BrokerCluster], Awaitable[None]], *, brokers: int = 1, config: dict[str, object] | None = None
+    work: Callable[[BrokerCluster], Awaitable[None]],
+    *,
+    brokers: int = 1,
+    config: dict[str, object] | None = None,
+    storage: DataDirectory | None = None,
 ) -> None:
     """Run a coroutine function with a cluster in virtual time."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        settings = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1, **(config or {})}
+        settings = {**SMALL, **(config or {})}
         cluster = BrokerCluster(
             BrokerConfig.from_mapping(settings),
             {"orders": 3},
             brokers,
             random=Random(1),
             wall_clock_ms=lambda: round(loop.time() * 1000),
+            storage=storage,
         )
         cluster.start_all()
         await work(cluster)
@@ -166,7 +176,7 @@ def log_of(cluster: BrokerCluster, partition: int = 0, topic: str = "orders") ->
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_new_client_gets_the_next_epoch_with_each_transaction(committed: bool) -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         assert (await producer.init(), producer.epoch) == (0, 0)
         for epoch in (0, 1):
             assert producer.epoch == epoch
@@ -183,7 +193,7 @@ def test_a_new_client_gets_the_next_epoch_with_each_transaction(committed: bool)
 
 def test_an_old_client_adds_partitions_and_keeps_its_epoch() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster, new=False)
+        producer = TxnProducer(cluster, new=False)
         await producer.init()
         assert await producer.send() == error_codes.TRANSACTION_ABORTABLE
         assert await producer.add(0, 1) == {0}
@@ -200,7 +210,7 @@ def test_an_old_client_adds_partitions_and_keeps_its_epoch() -> None:
 
 def test_a_second_producer_fences_the_first() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        first, second = Producer(cluster), Producer(cluster)
+        first, second = TxnProducer(cluster), TxnProducer(cluster)
         await first.init()
         await first.send()
         assert await second.init() == error_codes.CONCURRENT_TRANSACTIONS, "the open transaction is aborted first"
@@ -219,7 +229,7 @@ def test_a_second_producer_fences_the_first() -> None:
 
 def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         assert await producer.init(900_001) == error_codes.INVALID_TRANSACTION_TIMEOUT
         await producer.init(30_000)
         await producer.send()
@@ -236,7 +246,7 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
 
 def test_a_transactional_id_without_use_is_forgotten() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         await asyncio.sleep(120)
         assert (await producer.described()).error_code == error_codes.TRANSACTIONAL_ID_NOT_FOUND
@@ -248,7 +258,7 @@ def test_a_transactional_id_without_use_is_forgotten() -> None:
 
 def test_sequence_numbers_of_a_producer_are_checked() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         assert await producer.send(sequence=4) == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
         for _ in range(6):
@@ -265,7 +275,7 @@ def test_sequence_numbers_of_a_producer_are_checked() -> None:
 @pytest.mark.parametrize("new", [True, False])
 def test_offsets_of_a_transaction_are_committed_with_it(new: bool) -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster, new)
+        producer = TxnProducer(cluster, new)
         await producer.init()
         assert await producer.offset(7) == 0
         assert await producer.committed(require_stable=True) == (-1, error_codes.UNSTABLE_OFFSET_COMMIT)
@@ -282,7 +292,7 @@ def test_offsets_of_a_transaction_are_committed_with_it(new: bool) -> None:
 
 def test_markers_wait_for_a_partition_that_cannot_be_written() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         assert [await producer.send(partition) for partition in range(3)] == [0, 0, 0]
         cluster.topics.set_leader(cluster.topics.by_name["orders"].partitions[1], -1)
@@ -300,7 +310,7 @@ def test_markers_wait_for_a_partition_that_cannot_be_written() -> None:
 
 def test_the_log_has_the_transactions_when_another_broker_leads_it() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         await producer.send()
         cluster.move_leader("__transaction_state", 0, 1)
@@ -317,7 +327,7 @@ def test_the_log_has_the_transactions_when_another_broker_leads_it() -> None:
 
 def test_a_full_disk_refuses_transactions_and_delays_their_end() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         await producer.send()
         cluster.faults.is_full = True
@@ -332,7 +342,7 @@ def test_a_full_disk_refuses_transactions_and_delays_their_end() -> None:
 
 def test_transactions_are_listed_by_state_producer_duration_and_pattern() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         await producer.send()
         await asyncio.sleep(2)
@@ -356,7 +366,7 @@ def test_transactions_are_listed_by_state_producer_duration_and_pattern() -> Non
 
 def test_a_producer_that_used_all_epochs_gets_a_new_id() -> None:
     async def work(cluster: BrokerCluster) -> None:
-        producer = Producer(cluster)
+        producer = TxnProducer(cluster)
         await producer.init()
         first = producer.producer_id
         value = TransactionLogValue(
@@ -378,3 +388,42 @@ def test_a_producer_that_used_all_epochs_gets_a_new_id() -> None:
         assert await producer.send() == 0
 
     on_cluster(work)
+
+
+def test_transactions_survive_a_restart(tmp_path: Path) -> None:
+    """An open one stays open, and one whose end is decided is completed."""
+
+    def restarted(work: Callable[[BrokerCluster], Awaitable[None]]) -> None:
+        storage = DataDirectory.open(tmp_path, BrokerConfig.from_mapping(SMALL))
+        try:
+            on_cluster(work, storage=storage)
+        finally:
+            storage.close()
+
+    producer_of: dict[str, TxnProducer] = {}
+
+    async def begin(cluster: BrokerCluster) -> None:
+        producer = producer_of["one"] = TxnProducer(cluster)
+        await producer.init()
+        assert [await producer.send(), await producer.offset(7)] == [0, 0]
+
+    async def decide(cluster: BrokerCluster) -> None:
+        producer = producer_of["one"] = attrs.evolve(producer_of["one"], cluster=cluster)
+        assert (await producer.described()).transaction_state == "Ongoing"
+        assert log_of(cluster).last_stable_offset == 0
+        assert await producer.send(sequence=0) == 0, "a repeated batch, which the log knows"
+        assert await producer.send() == 0
+        cluster.topics.set_leader(cluster.topics.by_name["orders"].partitions[0], -1)
+        assert await producer.end(True) == 0
+        assert (await producer.described()).transaction_state == "PrepareCommit"
+
+    async def complete(cluster: BrokerCluster) -> None:
+        producer = attrs.evolve(producer_of["one"], cluster=cluster)
+        assert (await producer.described()).transaction_state == "CompleteCommit"
+        log = log_of(cluster)
+        assert (log.last_stable_offset, log.end_offset, len(log.aborted_transactions(0))) == (3, 3, 0)
+        assert await producer.committed(require_stable=True) == (7, 0)
+        assert await producer.send() == 0
+
+    for work in (begin, decide, complete):
+        restarted(work)

@@ -107,17 +107,21 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
 def _verify(node: BrokerNode, version: int, request: ProduceRequest) -> tuple[int, Mapping[tuple[str, int], int]]:
     """Verify the partitions with transactional batches; return (error code of the request, codes of these partitions)."""
     headers: dict[tuple[str, int], BatchHeader] = {}
+    flagged = False
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records and is_transactional(data.records):
+                flagged = True
                 try:
-                    headers[topic.name, data.index] = read_header(data.records)
+                    header = read_header(data.records)
                 except MalformedMessageError:
                     continue  # The append reports the error.
-    if not headers:
-        return error_codes.NONE, {}
-    if request.transactional_id is None:
+                if header.transactional:
+                    headers[topic.name, data.index] = header
+    if flagged and request.transactional_id is None:
         return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {}
+    if not headers or request.transactional_id is None:
+        return error_codes.NONE, {}
     producers = {ProducerEpoch(header.producer_id, header.producer_epoch) for header in headers.values()}
     if len(producers) > 1:
         return error_codes.INVALID_PRODUCER_ID_MAPPING, {}

@@ -101,6 +101,7 @@ SERVED: Mapping[int, Served] = {
     32: Served(1, 4, admin.describe_configs),
     37: Served(0, 3, admin.create_partitions),
     42: Served(0, 3, group.delete_groups),
+    44: Served(0, 1, admin.incremental_alter_configs),
     47: Served(0, 0, offsets.offset_delete),
     60: Served(0, 1, metadata.describe_cluster),
     65: Served(0, 0, transactions.describe_transactions),

@@ -7,7 +7,7 @@ from typing import Final
 
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.errors import TransactionError
+from consumer_coord.broker.errors import AppendError, TransactionError
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC
 from consumer_coord.broker.transaction import (
@@ -161,28 +161,32 @@ def add_or_verify(
     """
     knows_abortable, adds = version >= versions[0], version >= versions[1]
     wanted: list[tuple[str, int]] = []
+    refused: dict[tuple[str, int], int] = {}
     for (topic, index), sequence in partitions.items():
         found = node.cluster.topics.partition(topic, index)
         if found is None or found.leader != node.broker_id:
             continue  # The caller refuses the partition.
         if not found.log.has_ongoing_transaction(producer.producer_id, producer.epoch):
-            found.log.producers.begin_verification(producer.producer_id, producer.epoch, sequence, adds)
-            wanted.append((topic, index))
+            try:
+                found.log.producers.begin_verification(producer.producer_id, producer.epoch, sequence, adds)
+                wanted.append((topic, index))
+            except AppendError as error:
+                refused[topic, index] = error.code
     if not wanted:
-        return {}
+        return refused
     coordinator = node.cluster.transaction_coordinator_of(transactional_id)
     if coordinator is None:
-        return dict.fromkeys(wanted, error_codes.COORDINATOR_NOT_AVAILABLE)
+        return refused | dict.fromkeys(wanted, error_codes.COORDINATOR_NOT_AVAILABLE)
     try:
         if adds:
             coordinator.transactions.add_partitions(transactional_id, producer, wanted, NEW_CLIENT)
-            return dict.fromkeys(wanted, error_codes.NONE)
+            return refused | dict.fromkeys(wanted, error_codes.NONE)
         codes = coordinator.transactions.verify(transactional_id, producer, wanted)
     except TransactionError as error:
         fenced = error.code == error_codes.PRODUCER_FENCED
-        return dict.fromkeys(wanted, error_codes.INVALID_PRODUCER_EPOCH if fenced else error.code)
+        return refused | dict.fromkeys(wanted, error_codes.INVALID_PRODUCER_EPOCH if fenced else error.code)
     refusal = error_codes.TRANSACTION_ABORTABLE if knows_abortable else error_codes.INVALID_TXN_STATE
-    return {one: refusal if code else code for one, code in codes.items()}
+    return refused | {one: refusal if code else code for one, code in codes.items()}
 
 
 # -- ending
