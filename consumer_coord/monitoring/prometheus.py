@@ -163,8 +163,8 @@ class HealthCollector(Collector):
         blocked = GaugeMetricFamily(
             "kafka_consumer_delivery_blocked", "Why records are owed.", labels=(*partition, "reason", "owed", "excused")
         )
-        healthy.add_metric(self._labels, health.healthy)
-        live.add_metric(self._labels, health.live)
+        healthy.add_metric(self._labels, float(health.healthy))
+        live.add_metric(self._labels, float(health.live))
         if health.lease_s is not None:
             lease.add_metric(self._labels, health.lease_s)
         for one in health.partitions:

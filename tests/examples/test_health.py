@@ -25,7 +25,6 @@ from consumer_coord.wire.messages.log import FetchRequest
 from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
 
-
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "examples" / "health" / "deployment.yml"
 
