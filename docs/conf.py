@@ -68,6 +68,7 @@ PARTS_OF_THE_SITE = {
         "simulation",
         "operating",
         "tuning",
+        "health",
         "watch",
         "commands",
         "security",

@@ -215,7 +215,6 @@ class Engine:
         self._losses = 0
         #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
-        #: What remembers the answers of :meth:`health`; None before the first call.
         self._watch: HealthWatch | None = None
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -1100,12 +1099,17 @@ class Engine:
 
     async def health(self, limit_s: float) -> Health:
         """Return whether partitions owe records, since when, and why; callable on the loop at any time, also during a poll."""
+        return await self.watch.look(limit_s)
+
+    @property
+    def watch(self) -> HealthWatch:
+        """What remembers the answers of :meth:`health`; on the loop."""
         if self._watch is None:
             # Imported here, because most consumers are never asked.
             from consumer_coord.health.watch import HealthWatch
 
             self._watch = HealthWatch(self)
-        return await self._watch.look(limit_s)
+        return self._watch
 
     # -- tracked records ------------------------------------------------------------------------------------------------
 

@@ -185,7 +185,7 @@ class Fetcher:
         return {partition: self._log_end(state, state.broker in full) for partition, state in self._states.items()}
 
     def _log_end(self, state: FetchState, full: bool) -> LogEnd:
-        broker, watermarks, end = state.broker, state.watermarks, state.end_offset
+        broker, watermarks, end = state.broker, state.watermarks, -1 if state.unanswered else state.end_offset
         if watermarks is not None:
             end = state.last_stable_offset if self.config.read_committed else watermarks[1]
         return LogEnd(

@@ -4,7 +4,7 @@
 :mod:`~consumer_coord.health.file` writes it to a file for exec probes.
 """
 
-from consumer_coord.health.judge import judge
+from consumer_coord.health.judging import judge
 from consumer_coord.health.values import Facts, Health, Owed, PartitionFacts, PartitionHealth, Reason
 
 __all__ = ["Facts", "Health", "Owed", "PartitionFacts", "PartitionHealth", "Reason", "judge"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.fetch import LogEnd
-from consumer_coord.health.judge import judge
+from consumer_coord.health.judging import judge
 from consumer_coord.health.values import Facts, Health, Owed, PartitionFacts, Reason
 from consumer_coord.lag.first_unread import FirstUnread, Unread, first_unread
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
@@ -64,11 +64,13 @@ class HealthWatch:
         self._asked_at = -math.inf
 
     async def look(self, limit_s: float) -> Health:
-        """Return the health now; see :func:`~consumer_coord.health.judge.judge`. With librdkafka, wait about a second."""
-        worker = self._engine.worker
-        if worker.plane.log_ends() is None:
+        """Return the health now; see :func:`~consumer_coord.health.judging.judge`. With librdkafka, wait about a second."""
+        if self._engine.worker.plane.log_ends() is None:
             await self._ask()
-        # The worker may have been replaced during the wait.
+        return self.judged(limit_s)
+
+    def judged(self, limit_s: float) -> Health:
+        """Return the health by what is known without a request; of librdkafka's partitions, by the last answers of leaders."""
         ends = self._engine.worker.plane.log_ends()
         facts = self._facts(self._answers if ends is None else ends)
         health = judge(facts, limit_s)
