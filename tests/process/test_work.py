@@ -317,7 +317,7 @@ def test_what_a_former_owner_finished_is_not_handled_again() -> None:
     assert at == OffsetAndMetadata(20), "the predecessor has also finished what was not delivered yet"
     one.deliver(holding, messages(*range(15, 22), key=None))
     assert offsets(start_all(one)) == [20, 21]
-    assert one.counts()["found_finished"] == 8
+    assert one.found_finished == 8
 
 
 def test_what_a_former_owner_finished_travels_on() -> None:
