@@ -126,6 +126,7 @@ class AsyncProcess(Processing):
         where = f"{record.holding.partition} at offset {record.offset}"
         logger.error("the handler failed for the record of %s, so processing stops before it: %r", where, error)
         error.add_note(f"raised by the handler of process() for the record of {where}")
+        self.work.stopping = True
         if self._failure is None:
             if isinstance(error, asyncio.CancelledError):
                 # Nobody cancelled this process, so its caller must not take it for a cancellation.
