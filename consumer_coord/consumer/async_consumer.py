@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.lag.partition_lag import PartitionLag
-    from consumer_coord.process import Counts
+    from consumer_coord.process import Counts, FailurePolicy
     from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -531,6 +531,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         most_records: int = 10_000,
         most_bytes: int = 64 << 20,
         metadata_max_bytes: int = 4096,
+        on_failure: FailurePolicy | None = None,
     ) -> Counts:
         """Handle records in up to ``concurrency`` tasks, and commit by itself; return the counts when ``stop`` is set.
 
@@ -547,8 +548,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
         Running handlers get ``drain_timeout`` seconds to finish when the group revokes their partition, when ``stop`` is set,
         when the task that awaits this call is cancelled, and when a handler raises. After that they are cancelled, and their
-        records stay unfinished. The exception of a handler ends this call, which raises it, and commits nothing after its
-        record; finished records above it are in the metadata. Meanwhile, nothing else may read from this consumer.
+        records stay unfinished. Without ``on_failure``, the exception of a handler ends this call, which raises it, and commits
+        nothing after its record; finished records above it are in the metadata. A
+        :class:`~consumer_coord.process.FailurePolicy` has attempts, and skips the record or produces a dead letter. Meanwhile,
+        nothing else may read from this consumer.
         """
         from consumer_coord.process.asyncio_driver import AsyncProcess
         from consumer_coord.process.processing import ProcessSettings
@@ -560,8 +563,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
             most_records=most_records,
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
+            on_failure=on_failure,
         )
-        return await AsyncProcess(handle, settings, stop).run(self)
+        return await AsyncProcess(handle, settings, self._settings.coordinator.group_id, stop).run(self)
 
     async def track_records(self, tracker: RecordTracker) -> Tracking:
         """Let ``tracker`` decide what is committed and when a partition is released; read with the returned object alone.

@@ -83,7 +83,7 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from consumer_coord.process import Counts
+    from consumer_coord.process import Counts, FailurePolicy
 
 logger: Final = get_logger(__name__)
 
@@ -579,13 +579,16 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         most_records: int = 10_000,
         most_bytes: int = 64 << 20,
         metadata_max_bytes: int = 4096,
+        on_failure: FailurePolicy | None = None,
     ) -> Counts:
         """Handle records in ``workers`` threads, and commit by itself; return the counts when ``stop`` is set.
 
         ``handle(message)`` is a function. In place of the number of threads, ``workers`` takes an Executor, whose workers may
-        be processes; then the function must be importable. Order, commits and bounds are those of
-        :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. This thread polls the group, and runs the
-        callbacks, until the end; an exception in it, such as Ctrl-C's, ends the process as ``stop`` does, and is raised.
+        be processes; then the function must be importable. Order, commits, bounds and failures are those of
+        :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. Messages are passed on as they are: let the
+        handler deserialize them, so that a record that cannot be is a failure like any other. This thread polls the group, and
+        runs the callbacks, until the end; an exception in it, such as Ctrl-C's, ends the process as ``stop`` does, and is
+        raised.
 
         Running handlers get ``drain_timeout`` seconds to finish when the group revokes their partition, when ``stop`` is set,
         and when a handler raises. A thread cannot be cancelled: after that, ``context().lost`` is set, the result is ignored,
@@ -602,8 +605,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             most_records=most_records,
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
+            on_failure=on_failure,
         )
-        return ThreadProcess(handle, workers, settings, stop).run(self)
+        return ThreadProcess(handle, workers, settings, self._settings.coordinator.group_id, stop).run(self)
 
     def track_records(self, tracker: RecordTracker) -> BlockingTracking:
         """Let ``tracker`` decide what is committed and when a partition is released; read with the returned object alone.

@@ -6,6 +6,9 @@ The state is in ``work.py``, which does no I/O; ``processing.py`` connects it to
 
 from consumer_coord.process.context import Context as Context
 from consumer_coord.process.context import context as context
+from consumer_coord.process.failures import DeadLetterError as DeadLetterError
+from consumer_coord.process.failures import DeadLetters as DeadLetters
+from consumer_coord.process.failures import FailurePolicy as FailurePolicy
 from consumer_coord.process.processing import Counts as Counts
 
-__all__ = ["Context", "Counts", "context"]
+__all__ = ["Context", "Counts", "DeadLetterError", "DeadLetters", "FailurePolicy", "context"]

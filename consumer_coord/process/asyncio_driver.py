@@ -40,28 +40,31 @@ class AsyncProcess(Processing):
     """One ``process`` of an asyncio consumer."""
 
     def __init__(
-        self, handle: Callable[[Any], Awaitable[object]], settings: ProcessSettings, stop: asyncio.Event | None
+        self,
+        handle: Callable[[Any], Awaitable[object]],
+        settings: ProcessSettings,
+        group_id: str,
+        stop: asyncio.Event | None,
     ) -> None:
         """Keep the arguments; raise :class:`TypeError` for a handler that is a plain function."""
         if not inspect.iscoroutinefunction(handle) and not inspect.iscoroutinefunction(type(handle).__call__):
             raise TypeError(f"process takes a coroutine function (async def handle(message): ...), not {handle!r}")
         self._loop = asyncio.get_running_loop()
-        super().__init__(settings, self._loop.time)
+        super().__init__(settings, group_id, self._loop.time)
         self._handle = handle
         self._stop = stop
         self._context = contextvars.copy_context()
         self._tracking: Tracking | None = None
-        #: The exception of a handler that ends the process.
-        self._failure: BaseException | None = None
-        #: The time until which running handlers may finish; None before the end begins.
-        self._drained_by: float | None = None
+        #: Timers of retries, and of letters to look for.
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._letters_timer: asyncio.TimerHandle | None = None
 
     async def run(self, consumer: TracksRecords) -> Counts:
         """Process records until it is stopped, cancelled, or a handler fails; then return the counts, or raise."""
         tracking = self._tracking = await consumer.track_records(self)
         raised: BaseException | None = None
         try:
-            while self._failure is None and not (self._stop is not None and self._stop.is_set()):
+            while self.failure is None and not (self._stop is not None and self._stop.is_set()):
                 await self._step(tracking, self.work.room())
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised below, when the handlers have ended
             raised = error
@@ -72,7 +75,10 @@ class AsyncProcess(Processing):
                 await asyncio.shield(ending)
             except asyncio.CancelledError:
                 cancelled = True
-        failure = raised or self._failure or ending.exception()
+        for timer in (self._retry_timer, self._letters_timer):
+            if timer is not None:
+                timer.cancel()
+        failure = raised or self.failure or ending.exception()
         if failure is not None:
             raise failure
         if cancelled:
@@ -95,9 +101,9 @@ class AsyncProcess(Processing):
     # -- handlers -------------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        work, loop, now = self.work, self._loop, self._loop.time()
+        work, loop, now, timeout_s = self.work, self._loop, self._loop.time(), self.settings.timeout_s
         while (record := work.next(now)) is not None:
-            context = Context(record.attempt, None, asyncio.Event)
+            context = Context(record.attempt, None if timeout_s is None else now + timeout_s, asyncio.Event)
             variables = self._context.copy()
             variables.run(CURRENT.set, context)
             task = loop.create_task(self._call(record.message), context=variables)
@@ -105,35 +111,60 @@ class AsyncProcess(Processing):
             task.add_done_callback(functools.partial(self._ended, record))
 
     async def _call(self, message: Any) -> None:
-        await self._handle(message)
+        if self.settings.timeout_s is None:
+            await self._handle(message)
+        else:
+            async with asyncio.timeout(self.settings.timeout_s):
+                await self._handle(message)
 
     def _ended(self, record: Record, task: asyncio.Task[None]) -> None:
         """Record what a handler did, and start what may start now."""
         tracking = self._tracking
         assert tracking is not None
         self.look_at_lease(leased=tracking.leased)
-        error = asyncio.CancelledError("the handler raised CancelledError") if task.cancelled() else task.exception()
-        if error is None:
-            self.work.finish(record)
-        elif self.work.fail(record):
-            self._fail(record, error)
-        record.handler = None
+        error = task.exception() if not task.cancelled() else RuntimeError("the handler raised CancelledError")
+        self.settle(record, error)
+        self._look_after_letters()
         if record.holding.draining and not self.work.busy(record.holding):
             tracking.look_again()
         self._fill()
 
-    def _fail(self, record: Record, error: BaseException) -> None:
-        where = f"{record.holding.partition} at offset {record.offset}"
-        logger.error("the handler failed for the record of %s, so processing stops before it: %r", where, error)
-        error.add_note(f"raised by the handler of process() for the record of {where}")
-        self.work.stopping = True
-        if self._failure is None:
-            if isinstance(error, asyncio.CancelledError):
-                # Nobody cancelled this process, so its caller must not take it for a cancellation.
-                self._failure = RuntimeError(f"the handler raised CancelledError for the record of {where}")
-                self._failure.__cause__ = error
-            else:
-                self._failure = error
+    def retry_at(self, due: float) -> None:
+        """See :class:`Processing`."""
+        if self._retry_timer is None or self._retry_timer.when() > due or self._retry_timer.when() <= self._loop.time():
+            if self._retry_timer is not None:
+                self._retry_timer.cancel()
+            self._retry_timer = self._loop.call_at(due, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self._fill()
+        due = self.work.retry_due()
+        # A retry that is due and has no slot starts when a handler ends.
+        if due is not None and due > self._loop.time():
+            self.retry_at(due)
+
+    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        """See :class:`Processing`."""
+        self._loop.call_soon_threadsafe(self._take_answer, record, error, refused, with_text)
+
+    def _take_answer(self, record: Record, error: BaseException, refused: Any, with_text: bool) -> None:
+        assert self._tracking is not None
+        self.look_at_lease(leased=self._tracking.leased)
+        self.take_answer(record, error, refused, with_text=with_text)
+        if record.holding.draining and not self.work.busy(record.holding):
+            self._tracking.look_again()
+        self._fill()
+
+    def _look_after_letters(self) -> None:
+        if self.letters and self._letters_timer is None:
+            self._letters_timer = self._loop.call_later(_SHORT_WAIT_S, self._poll_producer)
+
+    def _poll_producer(self) -> None:
+        self._letters_timer = None
+        self.poll_producer()
+        self.send_again()
+        self._look_after_letters()
 
     def expect_end(self, holding: Holding, after_s: float) -> None:
         """See :class:`Processing`."""
@@ -175,7 +206,7 @@ class AsyncProcess(Processing):
                     # The group is polled meanwhile, so that a long handler does not cost the membership.
                     await self._step(tracking, _NO_PARTITIONS, left_s)
                 else:
-                    await asyncio.wait(self._tasks(), timeout=left_s)
+                    await asyncio.sleep(min(left_s, _SHORT_WAIT_S))
             except asyncio.CancelledError:
                 cancelled = True
             except Exception as error:  # noqa: BLE001 - the handlers have their time nevertheless
@@ -184,11 +215,11 @@ class AsyncProcess(Processing):
         if self.work.running:
             # Handlers of an ownership that is over have lost their record, and are only cancelled.
             self.lose(self.work.disregard("stopping"), at_once=True)
-            tasks = self._tasks()
+            tasks = [task for record in self.work.running if not (task := record.handler[0]).done()]
             for task in tasks:
                 task.cancel()
             try:
-                _, left = await asyncio.wait(tasks, timeout=_CANCEL_S)
+                left = (await asyncio.wait(tasks, timeout=_CANCEL_S))[1] if tasks else ()
                 if left:
                     logger.warning(
                         "%d handlers did not end when they were cancelled; their records are not finished", len(left)
@@ -196,9 +227,6 @@ class AsyncProcess(Processing):
             except asyncio.CancelledError:
                 cancelled = True
         return cancelled
-
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        return [record.handler[0] for record in self.work.running]
 
     async def _end(self, tracking: Tracking) -> None:
         """Commit what is finished, and let others read this consumer, from what is not finished on."""

@@ -20,6 +20,8 @@ class Context(Generic[E]):
         self.attempt: int = attempt
         #: When the handler is cancelled, or its result is ignored, in seconds of ``time.monotonic``; None without a limit.
         self.deadline: float | None = deadline
+        #: When the attempt has failed by the policy's timeout, whatever else lowers :attr:`deadline`.
+        self.times_out_at: float | None = deadline
         #: Why the result no longer counts: ``"timeout"`` (the group may have removed this member), ``"revoked"``, ``"lost"`` or
         #: ``"stopping"``; None while it counts.
         self.reason: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import TrackedReading
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, letter_headers
 from consumer_coord.process.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.process.work import Holding, Order, Record, Work
 from consumer_coord.topic_partition import TopicPartition
@@ -49,6 +51,8 @@ class ProcessSettings:
     most_records: int
     most_bytes: int
     metadata_max_bytes: int
+    #: None: a failure stops the process.
+    on_failure: FailurePolicy | None
 
     @classmethod
     def checked(
@@ -60,6 +64,7 @@ class ProcessSettings:
         most_records: int,
         most_bytes: int,
         metadata_max_bytes: int,
+        on_failure: FailurePolicy | None,
     ) -> ProcessSettings:
         """Return the settings; raise :class:`ValueError` for a value that is none."""
         for name, value, least in (
@@ -82,13 +87,19 @@ class ProcessSettings:
             most_records=max(most_records, concurrency),
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
+            on_failure=on_failure,
         )
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The time of one attempt."""
+        return None if self.on_failure is None else self.on_failure.timeout
 
 
 class Processing(ABC):
     """The records of one ``process``, as the consumer and a driver use them. A driver with threads guards it by a lock."""
 
-    def __init__(self, settings: ProcessSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: ProcessSettings, group_id: str, clock: Callable[[], float]) -> None:
         self.settings: ProcessSettings = settings
         self.clock: Callable[[], float] = clock
         self.work: Work = Work(
@@ -97,8 +108,15 @@ class Processing(ABC):
             most_records=settings.most_records,
             most_bytes=settings.most_bytes,
             metadata_bytes=settings.metadata_max_bytes,
-            retry_share=1.0,
+            retry_share=1.0 if settings.on_failure is None else settings.on_failure.retry_share,
         )
+        #: The exception that ends the process.
+        self.failure: BaseException | None = None
+        #: Letters that the broker has not acknowledged yet.
+        self.letters: int = 0
+        #: Letters that did not fit into the producer's queue: record, the handler's error, and whether with its text.
+        self._unsent: deque[tuple[Record, BaseException, bool]] = deque()
+        self._group_id = group_id
         #: Holdings with metadata that names finished offsets, until the end of the log is known.
         self.unchecked: list[Holding] = []
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
@@ -145,6 +163,118 @@ class Processing(ABC):
 
         End those that do not end by themselves: at once, or after ``drain_timeout``.
         """
+
+    @abstractmethod
+    def retry_at(self, due: float) -> None:
+        """Look for a record to start at this time."""
+
+    @abstractmethod
+    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        """Call :meth:`take_answer` where the state may be used; called by the producer, in any thread that polls it."""
+
+    def settle(self, record: Record, error: BaseException | None) -> None:
+        """Record how an attempt ended, and decide what happens to a record whose handler failed."""
+        if error is None or record.reason is not None:
+            self.work.finish(record)
+            return
+        policy = self.settings.on_failure
+        if policy is None or not isinstance(error, Exception):
+            self._stop_before(record, error)
+            return
+        now = self.clock()
+        delay_s = policy.delay_s(record, error, now)
+        if delay_s is not None:
+            record.idle_s += delay_s
+            self.work.retry(record, now + delay_s)
+            self.retry_at(now + delay_s)
+        else:
+            self.give_up(record, error)
+
+    def give_up(self, record: Record, error: BaseException) -> None:
+        """Take the last step for a record that is not handled again."""
+        policy = self.settings.on_failure
+        if policy is None or policy.then == "stop":
+            self._stop_before(record, error)
+        elif policy.then == "skip":
+            logger.warning(
+                "the record of %s at offset %d is skipped, because its handler failed in attempt %d: %r",
+                *(record.holding.partition, record.offset, record.attempt, error),
+            )
+            self.work.skip(record)
+        else:
+            self._send_letter(policy.then, record, error, with_text=True)
+
+    def _stop_before(self, record: Record, error: BaseException) -> None:
+        where = f"{record.holding.partition} at offset {record.offset}"
+        logger.error("the handler failed for the record of %s, so processing stops before it: %r", where, error)
+        error.add_note(f"raised by the handler of process() for the record of {where}")
+        self._stop_with(record, error)
+
+    def _stop_with(self, record: Record, failure: BaseException) -> None:
+        if self.work.fail(record):
+            self.work.stopping = True
+            self.failure = self.failure or failure
+
+    def _send_letter(self, letters: DeadLetters, record: Record, error: BaseException, *, with_text: bool) -> None:
+        """Produce a letter; the record keeps its slot until the broker has answered."""
+        message = record.message
+        _, timestamp = message.timestamp()
+        self.letters += 1
+        try:
+            letters.producer.produce(
+                letters.topic,
+                message.value(),
+                message.key(),
+                headers=letter_headers(record, self._group_id, error, with_text=with_text),
+                timestamp=max(0, timestamp),
+                on_delivery=lambda refused, _: self.letter_answered(record, error, refused, with_text=with_text),
+            )
+        except BufferError:
+            self._unsent.append((record, error, with_text))
+        except KafkaException as refused:
+            self.take_answer(record, error, refused, with_text=with_text)
+
+    def take_answer(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        """Take the broker's answer to a letter: ``refused`` is None, or why there is no letter."""
+        self.letters -= 1
+        letters = self._dead_letters
+        assert letters is not None
+        if record.reason is not None:
+            self.work.finish(record)
+        elif refused is None:
+            self.work.skip(record)
+        elif with_text:
+            self._send_letter(letters, record, error, with_text=False)
+        else:
+            where = f"{record.holding.partition} at offset {record.offset}"
+            failure = DeadLetterError(
+                f"the dead letter of the record of {where} cannot be produced, so processing stops before it: {refused}."
+                " Check that the topic exists and takes records of this size, and that the producer may write to it"
+            )
+            failure.__cause__ = error
+            logger.error("%s", failure)
+            self._stop_with(record, failure)
+
+    @property
+    def _dead_letters(self) -> DeadLetters | None:
+        policy = self.settings.on_failure
+        return policy.then if policy is not None and isinstance(policy.then, DeadLetters) else None
+
+    def poll_producer(self) -> None:
+        """Let the producer report what became of letters; it calls :meth:`letter_answered`."""
+        if self._dead_letters is not None:
+            self._dead_letters.producer.poll(0)
+
+    def send_again(self) -> None:
+        """Produce the letters that did not fit into the producer's queue."""
+        for _ in range(len(self._unsent)):
+            record, error, with_text = self._unsent.popleft()
+            self.letters -= 1
+            assert self._dead_letters is not None
+            if record.reason is None:
+                self._send_letter(self._dead_letters, record, error, with_text=with_text)
+            else:
+                self.work.finish(record)
 
     def look_at_lease(self, *, leased: bool) -> None:
         """Start nothing without a lease, and disregard what ran when it ended."""

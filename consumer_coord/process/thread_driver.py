@@ -65,12 +65,13 @@ class ThreadProcess(Processing):
         handle: Callable[[Any], object],
         workers: int | Executor,
         settings: ProcessSettings,
+        group_id: str,
         stop: threading.Event | None,
     ) -> None:
         """Keep the arguments; raise :class:`TypeError` for a handler that cannot be called."""
         if not callable(handle):
             raise TypeError(f"process takes a function, not {handle!r}")
-        super().__init__(settings, time.monotonic)
+        super().__init__(settings, group_id, time.monotonic)
         self._handle = handle
         self._stop = stop
         #: Executors that this object has created.
@@ -87,8 +88,8 @@ class ThreadProcess(Processing):
         #: Whether this thread is inside :meth:`_fill`.
         self._filling = threading.local()
         self._tracking: BlockingTracking | None = None
-        #: The exception of a handler that ends the process.
-        self._failure: BaseException | None = None
+        #: Answers to dead letters: record, the handler's error, why there is no letter, whether it had the error's text.
+        self._answers: deque[tuple[Record, BaseException, Any, bool]] = deque()
         #: When the handlers of holdings that drain lose their records.
         self._ends: dict[Holding, float] = {}
 
@@ -102,7 +103,7 @@ class ThreadProcess(Processing):
             tracking = self._tracking = consumer.track_records(self)
             raised: BaseException | None = None
             try:
-                while self._failure is None and not (self._stop is not None and self._stop.is_set()):
+                while self.failure is None and not (self._stop is not None and self._stop.is_set()):
                     self._step(tracking, self._room())
             except BaseException as error:  # noqa: BLE001 - raised below, when the handlers have ended
                 raised = error
@@ -113,7 +114,7 @@ class ThreadProcess(Processing):
         finally:
             for executor in self._own:
                 executor.shutdown(wait=False, cancel_futures=True)
-        failure = raised or self._failure
+        failure = raised or self.failure
         if failure is not None:
             raise failure
         return self.counts()
@@ -124,7 +125,10 @@ class ThreadProcess(Processing):
 
     def _step(self, tracking: BlockingTracking, room: frozenset[TopicPartition] | None, wait_s: float = _WAIT_S) -> None:
         """Take records once, and start what may start."""
+        with self._lock:
+            wait_s = min(wait_s, self._wait_s())
         tracking.take(self.most(), wait_s if room is None else min(wait_s, _SHORT_WAIT_S), room, self._arrived)
+        self._serve_letters()
         with self._lock:
             self._expire()
             unchecked = frozenset(holding.partition for holding in self.unchecked)
@@ -133,6 +137,34 @@ class ThreadProcess(Processing):
             with self._lock:
                 self.know_log_ends(ends)
         self._fill()
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for records: until a retry is due, and shortly while letters are under way."""
+        due = self.work.retry_due()
+        wait_s = _WAIT_S if due is None else min(_WAIT_S, max(_SHORT_WAIT_S, due - self.clock()))
+        return min(wait_s, _SHORT_WAIT_S) if self.letters else wait_s
+
+    def _serve_letters(self) -> None:
+        """Let the producer report what became of letters, without the lock, and take its answers under it."""
+        if self.letters:
+            self.poll_producer()
+            with self._lock:
+                self.send_again()
+        while self._answers:
+            record, error, refused, with_text = self._answers.popleft()
+            with self._lock:
+                assert self._tracking is not None
+                self.look_at_lease(leased=self._tracking.leased)
+                self.take_answer(record, error, refused, with_text=with_text)
+                if record.holding.draining and not self.work.busy(record.holding):
+                    self._tracking.look_again()
+
+    def retry_at(self, due: float) -> None:
+        """See :class:`Processing`: the caller's thread looks at least ten times a second."""
+
+    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        """See :class:`Processing`."""
+        self._answers.append((record, error, refused, with_text))
 
     def _arrived(self, messages: Sequence[Any]) -> None:
         """Take over messages, on the loop."""
@@ -164,9 +196,10 @@ class ThreadProcess(Processing):
 
     def _next(self) -> Record | None:
         """Return the next record to handle, with its context; call it under the lock."""
-        record = self.work.next(self.clock())
+        now, timeout_s = self.clock(), self.settings.timeout_s
+        record = self.work.next(now)
         if record is not None:
-            record.handler = Context(record.attempt, None, threading.Event)
+            record.handler = Context(record.attempt, None if timeout_s is None else now + timeout_s, threading.Event)
         return record
 
     def _fill(self) -> None:
@@ -206,7 +239,7 @@ class ThreadProcess(Processing):
     def _submit(self, executor: Executor, record: Record) -> None:
         """Handle a record in a worker process."""
         try:
-            future = executor.submit(_call_in_process, self._handle, record.message, record.attempt)
+            future = executor.submit(_call_in_process, self._handle, record.message, record.attempt, record.handler.deadline)
         except BrokenExecutor as error:
             self._crashed(executor, record, error)
         else:
@@ -240,7 +273,7 @@ class ThreadProcess(Processing):
             elif record.state is State.RUNNING:
                 self._is_alone = False
                 self._suspects.discard(record)
-                self._ended(record, error)
+                self.give_up(record, error)
 
     def _start_alone(self) -> None:
         """Handle the next suspect in a process of its own, if none is handled now."""
@@ -262,15 +295,10 @@ class ThreadProcess(Processing):
         tracking = self._tracking
         assert tracking is not None
         self.look_at_lease(leased=tracking.leased)
-        if error is None:
-            self.work.finish(record)
-        elif self.work.fail(record):
-            where = f"{record.holding.partition} at offset {record.offset}"
-            logger.error("the handler failed for the record of %s, so processing stops before it: %r", where, error)
-            error.add_note(f"raised by the handler of process() for the record of {where}")
-            self._failure = self._failure or error
-            self.work.stopping = True
-        record.handler = None
+        deadline = record.handler.times_out_at
+        if error is None and deadline is not None and self.clock() > deadline:
+            error = TimeoutError(f"the handler took longer than {self.settings.timeout_s:g} s")
+        self.settle(record, error)
         if record.holding.draining and not self.work.busy(record.holding):
             tracking.look_again()
 
@@ -315,6 +343,7 @@ class ThreadProcess(Processing):
                         polls = False
                 else:
                     time.sleep(min(left_s, _SHORT_WAIT_S))
+                    self._serve_letters()
         finally:
             with self._lock:
                 self.lose(self.work.disregard("stopping"), at_once=True)
@@ -333,9 +362,9 @@ class ThreadProcess(Processing):
             logger.warning("the last commit failed: %s", error)
 
 
-def _call_in_process(handle: Callable[[Any], object], message: Any, attempt: int) -> None:
+def _call_in_process(handle: Callable[[Any], object], message: Any, attempt: int, deadline: float | None) -> None:
     """Call the handler in a worker process, where nothing can tell it that its result no longer counts."""
-    CURRENT.set(Context(attempt, None, threading.Event))
+    CURRENT.set(Context(attempt, deadline, threading.Event))
     handle(message)
 
 

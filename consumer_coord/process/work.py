@@ -53,7 +53,21 @@ class State(enum.Enum):
 class Record:
     """A delivered record."""
 
-    __slots__ = ("attempt", "due", "handler", "holding", "lane", "message", "offset", "reason", "retries", "size", "state")
+    __slots__ = (
+        "attempt",
+        "due",
+        "handler",
+        "holding",
+        "idle_s",
+        "lane",
+        "message",
+        "offset",
+        "reason",
+        "retries",
+        "since",
+        "size",
+        "state",
+    )
 
     def __init__(self, message: Any, offset: int, size: int, holding: Holding, lane: Lane) -> None:
         self.message: Any = message
@@ -70,6 +84,9 @@ class Record:
         self.retries: bool = False
         #: The number of the retry that is due later.
         self.due: int = 0
+        #: When the first attempt began, and how long the record has waited between attempts, in seconds.
+        self.since: float = 0.0
+        self.idle_s: float = 0.0
         #: What the driver knows of the running handler.
         self.handler: Any = None
 
@@ -380,7 +397,7 @@ class Work:
                 ready.append(lane)
             else:
                 lane.ready = False
-            self._start(record)
+            self._start(record, now)
             return record
         return None
 
@@ -396,11 +413,13 @@ class Work:
         record = self._due.popleft()
         record.retries = True
         self._running_retries += 1
-        self._start(record)
+        self._start(record, now)
         return record
 
-    def _start(self, record: Record) -> None:
+    def _start(self, record: Record, now: float) -> None:
         record.state = State.RUNNING
+        if not record.attempt:
+            record.since = now
         record.attempt += 1
         self.running.add(record)
 
@@ -427,7 +446,7 @@ class Work:
         else:
             # The lease ended in the meantime, and this member has the partition still: handle the record again, before others.
             record.reason = None
-            record.attempt = 0
+            record.attempt, record.idle_s = 0, 0.0
             self._queue(record, first=True)
         return False
 
