@@ -53,7 +53,7 @@ class DeadLetters:
 class FailurePolicy:
     """What to do about a handler that raises, as ``on_failure`` of ``process``.
 
-    ``stop``, ``wait`` and ``retry`` are tenacity's, for instance ``stop_after_attempt(5)``, ``wait_exponential_jitter()`` and
+    ``stop``, ``wait`` and ``retry`` are tenacity's, for instance ``stop_after_attempt(5)``, ``wait_random_exponential()`` and
     ``retry_if_exception_type(ConnectionError)``: how many attempts, how long before the next, in seconds, and after which
     exceptions. Other exceptions lead to the last step at once. A record that waits for its next attempt has no slot. It delays
     later records of its own key, and no others.
