@@ -182,7 +182,11 @@ class Processing(ABC):
             self._stop_before(record, error)
             return
         now = self.clock()
-        delay_s = policy.delay_s(record, error, now)
+        try:
+            delay_s = policy.delay_s(record, error, now)
+        except Exception as raised:  # noqa: BLE001 - a bug in the application's policy, which ends the process
+            self._stop_before(record, raised)
+            return
         if delay_s is not None:
             record.idle_s += delay_s
             self.work.retry(record, now + delay_s)
@@ -231,7 +235,7 @@ class Processing(ABC):
             )
         except BufferError:
             self._unsent.append((record, error, with_text))
-        except KafkaException as refused:
+        except Exception as refused:  # noqa: BLE001 - whatever it is, there is no letter
             self.take_answer(record, error, refused, with_text=with_text)
 
     def take_answer(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
@@ -262,8 +266,12 @@ class Processing(ABC):
 
     def poll_producer(self) -> None:
         """Let the producer report what became of letters; it calls :meth:`letter_answered`."""
-        if self._dead_letters is not None:
+        if self._dead_letters is None:
+            return
+        try:
             self._dead_letters.producer.poll(0)
+        except Exception as raised:  # noqa: BLE001 - for instance of the producer's error_cb; it ends the process
+            self.failure = self.failure or raised
 
     def send_again(self) -> None:
         """Produce the letters that did not fit into the producer's queue."""

@@ -353,7 +353,8 @@ class Work:
         return lane
 
     def _queue(self, record: Record, *, first: bool = False) -> None:
-        lane = record.lane
+        # While its records were outside it, a lane may have been forgotten, and a new one may have its key.
+        lane = record.lane = self._lanes.setdefault(record.lane.key, record.lane)
         record.state = State.WAITING
         if record.holding.draining:
             self._turn(lane)
@@ -372,8 +373,8 @@ class Work:
         self._forget(lane)
 
     def _forget(self, lane: Lane) -> None:
-        if lane.busy is None and not lane.waiting and not lane.ready:
-            self._lanes.pop(lane.key, None)
+        if lane.busy is None and not lane.waiting and not lane.ready and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
 
     def next(self, now: float) -> Record | None:
         """Return a record whose handler must start now, at the time ``now`` in seconds; None if none may start."""

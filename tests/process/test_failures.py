@@ -264,6 +264,28 @@ def test_a_letter_waits_for_room_in_the_queue_of_the_producer(kafka: EmbeddedKaf
     assert (counts.failed, offset) == (1, 10)
 
 
+def test_an_exception_of_the_policy_or_of_the_producer_ends_the_process(kafka: EmbeddedKafka) -> None:
+    def wait(state: Any) -> float:
+        raise ZeroDivisionError("of the policy")
+
+    class Sick(LetterBox):
+        def poll(self, timeout: float) -> int:
+            raise ZeroDivisionError("of error_cb")
+
+    async def main() -> None:
+        for policy, text in (
+            (FailurePolicy(wait=wait), "of the policy"),
+            (FailurePolicy(then=DeadLetters(Sick(), "letters")), "of error_cb"),
+        ):
+            async with consumer(kafka) as member:
+                await member.subscribe(["orders"])
+                with pytest.raises(ZeroDivisionError, match=text):
+                    await member.process(Handler(1), on_failure=policy, drain_timeout=0.01)
+                assert await committed(member) == POISON
+
+    asyncio.run(main())
+
+
 @needs_librdkafka
 def test_letters_and_retries_of_threads(kafka: EmbeddedKafka) -> None:
     """With confluent-kafka's producer."""
