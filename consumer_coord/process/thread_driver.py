@@ -54,7 +54,9 @@ def slots(workers: int | Executor) -> int:
     if isinstance(workers, int):
         return workers
     # Every executor of the standard library has this attribute, and no public one that says the same.
-    return int(getattr(workers, "_max_workers", 1))
+    count = int(getattr(workers, "_max_workers", 1))
+    # A worker process has its next record at hand when it has finished one.
+    return 2 * count if isinstance(workers, ProcessPoolExecutor) else count
 
 
 class ThreadProcess(Processing):
