@@ -14,9 +14,9 @@ import pytest
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
-from consumer_coord.errors import IllegalStateError
+from consumer_coord.errors import ClosedError, IllegalStateError
 from consumer_coord.process import Context, Counts, context
-from consumer_coord.process.finished_offsets import decode
+from consumer_coord.process.finished_offsets import decode, encode
 from tests.consumer.test_async_consumer import MODERN, consumer
 from tests.support.consumer.embedded import BROKER, append_transaction, change_log
 from tests.support.consumer.process_member import SETTINGS
@@ -517,3 +517,75 @@ def test_wrong_arguments(kafka: EmbeddedKafka, arguments: dict[str, Any], why: s
 def test_context_is_for_handlers() -> None:
     with pytest.raises(IllegalStateError, match="outside"):
         context()
+
+
+def test_a_close_beside_it_waits_for_the_handlers_and_ends_it(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 40)
+        handler = Gate(0)
+        member = consumer(kafka)
+        await member.subscribe(["orders"])
+        task = asyncio.create_task(member.process(handler))
+        await eventually_async(lambda: len(handler.finished) == 38)
+        closing = asyncio.create_task(member.close(60))
+        await eventually_async(lambda: handler.contexts[0].deadline is not None)
+        handler.opens.set()
+        await closing
+        with pytest.raises(ClosedError):
+            await task
+        async with consumer(kafka) as reader:
+            # The last record of the key k0 waited in its queue.
+            assert await committed(reader) == [5, 10, 10, 10]
+
+    asyncio.run(main())
+
+
+def test_finished_offsets_beyond_the_log_are_not_believed(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """For instance after the topic was deleted and created again, and the group kept its commits."""
+
+    async def main() -> None:
+        produce(kafka, 20, "single")
+        async with consumer(kafka) as member:
+            text = encode(5, [(7, 9), (18, 21)], 4096)
+            await member.commit(offsets=[TopicPartition("single", 0, 5, metadata=text)], asynchronous=False)
+            await member.subscribe(["single"])
+            handler = Handler(15)
+            assert (await member.process(handler, stop=handler.stop)).handled == 15
+
+    with caplog.at_level(logging.WARNING, "consumer_coord.process"):
+        asyncio.run(main())
+    (line,) = [record.getMessage() for record in caplog.records if "metadata" in record.getMessage()]
+    assert "it names offset 20, and the log ends at 20" in line
+
+
+def test_finished_offsets_of_an_earlier_commit_are_not_handled_again(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 20, "single")
+        async with consumer(kafka) as member:
+            text = encode(5, [(7, 9), (18, 20)], 4096)
+            await member.commit(offsets=[TopicPartition("single", 0, 5, metadata=text)], asynchronous=False)
+            await member.subscribe(["single"])
+            handler = Handler(11)
+            counts = await member.process(handler, stop=handler.stop)
+            assert counts == Counts(11, 0, 0, 0, 4)
+            assert sorted(offset for _, offset in handler.seen) == [5, 6, *range(9, 18)]
+            assert await committed(member, "single", 1) == [20]
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_the_application_paused_waits(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 400)
+        handler, stop = Gate(), asyncio.Event()
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"], on_assign=lambda one, rows: one.pause([TopicPartition("orders", 1)]))
+            task = asyncio.create_task(member.process(handler, stop=stop))
+            await eventually_async(lambda: len(handler.finished) == 300)
+            assert not [number for number in handler.finished if number % PARTITIONS == 1]
+            await member.resume([TopicPartition("orders", 1)])
+            await eventually_async(lambda: len(handler.finished) == 400)
+            stop.set()
+            await task
+
+    asyncio.run(main())
