@@ -25,6 +25,7 @@ NAMES = (
     "churn",
     "commits",
     "watch_page",
+    "parallel",
 )
 
 

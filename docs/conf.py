@@ -63,6 +63,7 @@ PARTS_OF_THE_SITE = {
         "dataframes",
         "spark",
         "exactly-once",
+        "parallel",
         "testing",
         "embedded-kafka",
         "simulation",

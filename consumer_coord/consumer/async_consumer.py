@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
+    from consumer_coord.process import Counts, FailurePolicy
     from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -519,6 +520,53 @@ class AsyncGroupConsumer(AiokafkaMethods):
             result = await engine.commit(entries, milliseconds(timeout))
             raise_if_all_failed(result)
             return to_rows(entries, result)
+
+    async def process(
+        self,
+        handle: Callable[[Message], Awaitable[object]],
+        *,
+        concurrency: int = 200,
+        order: str = "key",
+        stop: asyncio.Event | None = None,
+        drain_timeout: float = 25.0,
+        most_records: int = 10_000,
+        most_bytes: int = 64 << 20,
+        metadata_max_bytes: int = 4096,
+        on_failure: FailurePolicy | None = None,
+    ) -> Counts:
+        """Handle records in up to ``concurrency`` tasks, and commit by itself; return the counts when ``stop`` is set.
+
+        ``handle(message)`` is a coroutine function. With ``order="key"``, records of one key are handled one after another, in
+        the order of their offsets, and records without a key in any order; with ``"partition"``, those of one partition; with
+        ``"none"``, all in any order. Inside the handler, :func:`consumer_coord.process.context` tells whether its result still
+        counts.
+
+        What is finished is committed every ``auto.commit.interval.ms`` and before a partition is released, also with
+        ``enable.auto.commit=false``. The committed offset is the lowest unfinished one. Its metadata has the finished ones
+        above it, in at most ``metadata_max_bytes`` characters (the brokers' ``offset.metadata.max.bytes``), so that the next
+        owner does not handle them again; a plain consumer may ignore it. Beyond ``most_records`` or ``most_bytes`` unfinished
+        records, divided among the partitions, a partition is not read.
+
+        Running handlers get ``drain_timeout`` seconds to finish when the group revokes their partition, when ``stop`` is set,
+        when the task that awaits this call is cancelled, and when a handler raises. After that they are cancelled, and their
+        records stay unfinished. Without ``on_failure``, the exception of a handler ends this call, which raises it, and commits
+        nothing after its record; finished records above it are in the metadata. A
+        :class:`~consumer_coord.process.FailurePolicy` has attempts, and skips the record or produces a dead letter. Meanwhile,
+        nothing else may read from this consumer.
+        """
+        from consumer_coord.process.asyncio_driver import AsyncProcess
+        from consumer_coord.process.processing import ProcessSettings
+
+        settings = ProcessSettings.checked(
+            concurrency=concurrency,
+            order=order,
+            drain_timeout=drain_timeout,
+            most_records=most_records,
+            most_bytes=most_bytes,
+            metadata_max_bytes=metadata_max_bytes,
+            on_failure=on_failure,
+        )
+        return await AsyncProcess(handle, settings, self._settings.coordinator.group_id, stop).run(self)
 
     async def track_records(self, tracker: RecordTracker) -> Tracking:
         """Let ``tracker`` decide what is committed and when a partition is released; read with the returned object alone.

@@ -52,10 +52,6 @@ class AutoCommit:
             # The timer that may still run has no further effect.
             self._running = False
 
-    def hurry(self) -> None:
-        """Commit at the next poll."""
-        self._timer.ring()
-
     def begin(self) -> None:
         """Start the timer, at the first subscription or assignment."""
         if self.enabled and not self._running and self._interval_s > 0:

@@ -14,10 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from assignors.base import Assignor
 from consumer_coord.confluent.arguments import (
@@ -59,13 +61,16 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.partitions import Phase
+from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.consumer.tracking import BlockingTracking, Tracking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
+    ConcurrentUseError,
     ConfigurationError,
     CoordinatorError,
     IllegalStateError,
@@ -76,6 +81,9 @@ from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from consumer_coord.process import Counts, FailurePolicy
 
 logger: Final = get_logger(__name__)
 
@@ -566,6 +574,74 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         while (left_s := ends - time.monotonic()) > 0 and not self._closed:
             time.sleep(min(left_s, SLICE_S))
             self._on_loop(self._between_slices)
+
+    # -- records in parallel --------------------------------------------------------------------------------------------
+
+    def process(
+        self,
+        handle: Callable[[Message], object],
+        *,
+        workers: int | Executor = 16,
+        order: str = "key",
+        stop: threading.Event | None = None,
+        drain_timeout: float = 25.0,
+        most_records: int = 10_000,
+        most_bytes: int = 64 << 20,
+        metadata_max_bytes: int = 4096,
+        on_failure: FailurePolicy | None = None,
+    ) -> Counts:
+        """Handle records in ``workers`` threads, and commit by itself; return the counts when ``stop`` is set.
+
+        ``handle(message)`` is a function. In place of the number of threads, ``workers`` takes an Executor, whose workers may
+        be processes; then the function must be importable. Order, commits, bounds and failures are those of
+        :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. Messages are passed on as they are: let the
+        handler deserialize them, so that a record that cannot be is a failure like any other. This thread polls the group, and
+        runs the callbacks, until the end; an exception in it, such as Ctrl-C's, ends the process as ``stop`` does, and is
+        raised.
+
+        Running handlers get ``drain_timeout`` seconds to finish when the group revokes their partition, when ``stop`` is set,
+        and when a handler raises. A thread cannot be cancelled: after that, ``context().lost`` is set, the result is ignored,
+        and a key waits for its former handler. If a worker process dies, the records that it held are handled once more, each
+        alone in a process; the record with which a process dies again has failed.
+        """
+        from consumer_coord.process.processing import ProcessSettings
+        from consumer_coord.process.thread_driver import ThreadProcess, slots
+
+        settings = ProcessSettings.checked(
+            concurrency=slots(workers),
+            order=order,
+            drain_timeout=drain_timeout,
+            most_records=most_records,
+            most_bytes=most_bytes,
+            metadata_max_bytes=metadata_max_bytes,
+            on_failure=on_failure,
+        )
+        return ThreadProcess(handle, workers, settings, self._settings.coordinator.group_id, stop).run(self)
+
+    def track_records(self, tracker: RecordTracker) -> BlockingTracking:
+        """Let ``tracker`` decide what is committed and when a partition is released; read with the returned object alone.
+
+        See :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.track_records`. The tracker is called on the
+        loop's thread.
+        """
+        if self._arrow is not None:
+            raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
+
+        async def track() -> Tracking:
+            if self._engine.tracker is not None:
+                raise ConcurrentUseError("the records of this consumer are tracked already, for instance by process()")
+            self._engine.track(tracker)
+            return Tracking(self._engine, lambda: nullcontext(self._engine))
+
+        self._reads_messages = True
+        self._deliveries.finish(get_ident())
+        return BlockingTracking(self._run(track), self._run_tracked)
+
+    def _run_tracked(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        result = self._run(work)
+        if self._then:
+            self._run(self._do_what_callbacks_asked)
+        return result
 
     def _take_notes(self) -> bool:
         """Convert errors of background tasks to messages; return whether messages with errors are waiting."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -37,17 +37,27 @@ class Tracking:
         self._table: object = None
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
 
-    async def take(self, most: int, timeout_s: float, only: frozenset[TopicPartition] | None = None) -> list[Any]:
+    async def take(
+        self,
+        most: int,
+        timeout_s: float,
+        only: frozenset[TopicPartition] | None = None,
+        *,
+        sink: Callable[[list[Any]], object] | None = None,
+    ) -> list[Any]:
         """Return about ``most`` messages, as soon as there are any; none after ``timeout_s`` seconds.
 
-        ``only``: read only these partitions during this call.
+        ``only``: read only these partitions during this call. ``sink`` is called on the loop with the messages, before anything
+        else can happen to them.
         """
         async with self._turn() as engine:
             engine.core.application.polls += 1
-            if not await engine.gather(1, most, timeout_s, only=only, tracked=True):
-                return []
-            # No await between the check and the return of the caller, so the records still belong to this member.
-            return engine.take(len(engine.worker.ready))
+            ready = await engine.gather(1, most, timeout_s, only=only, tracked=True)
+            # No await between the check and the sink, or the return of the caller: the records still belong to this member.
+            messages = engine.take(len(engine.worker.ready)) if ready else []
+            if sink is not None:
+                sink(messages)
+            return messages
 
     def readings(self) -> Mapping[TopicPartition, TrackedReading]:
         """Return the readings of the partitions whose start is known; the same object until something changes."""
@@ -77,10 +87,6 @@ class Tracking:
         """Ask :meth:`RecordTracker.may_release` again in the present or next call; callable from any thread."""
         self._engine.core.application.wake()
 
-    def commit_soon(self) -> None:
-        """Commit in the present or next call, without waiting for ``auto.commit.interval.ms``; callable on the loop."""
-        self._engine.auto.hurry()
-
     async def commit(self, timeout_s: float) -> bool:
         """Commit what is finished, and wait for the response; return False if there was none in time. A failure is logged."""
         async with self._turn() as engine:
@@ -97,3 +103,44 @@ class Tracking:
             for partition, at in positions.items():
                 if partition in engine.table:
                     await engine.seek(partition, at)
+
+
+class BlockingTracking:
+    """What :class:`Tracking` is for the consumer of threads: the same calls, which block."""
+
+    def __init__(self, tracking: Tracking, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
+        """Run the coroutines of ``tracking`` with ``run``, which takes the consumer's turn."""
+        self._tracking = tracking
+        self._run = run
+
+    def take(
+        self, most: int, timeout_s: float, only: frozenset[TopicPartition] | None, sink: Callable[[list[Any]], object]
+    ) -> None:
+        """Pass messages to ``sink``, on the loop's thread; see :meth:`Tracking.take`."""
+        self._run(lambda: self._tracking.take(most, timeout_s, only, sink=sink))
+
+    def readings(self) -> Mapping[TopicPartition, TrackedReading]:
+        """See :meth:`Tracking.readings`; call it in the sink of :meth:`take`."""
+        return self._tracking.readings()
+
+    @property
+    def leased(self) -> bool:
+        """See :attr:`Tracking.leased`; readable from any thread."""
+        return self._tracking.leased
+
+    def look_again(self) -> None:
+        """See :meth:`Tracking.look_again`."""
+        self._tracking.look_again()
+
+    def commit(self, timeout_s: float) -> bool:
+        """See :meth:`Tracking.commit`."""
+        return bool(self._run(lambda: self._tracking.commit(timeout_s)))
+
+    def log_ends(self, partitions: frozenset[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
+        """See :meth:`Tracking.log_ends`."""
+        found: Mapping[TopicPartition, int] = self._run(lambda: self._tracking.log_ends(partitions, timeout_s))
+        return found
+
+    def stop(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """See :meth:`Tracking.stop`."""
+        self._run(lambda: self._tracking.stop(positions))

@@ -1,1 +1,14 @@
-"""Process the records of a group in parallel: in order by key, with commits that never pass an unfinished record."""
+"""Process the records of a group in parallel: in order by key, with commits that never pass an unfinished record.
+
+``consumer.process(handle)`` calls a handler for each record. Inside it, :func:`context` tells whether the result still counts.
+The state is in ``work.py``, which does no I/O; ``processing.py`` connects it to the consumer, and a driver runs the handlers.
+"""
+
+from consumer_coord.process.context import Context as Context
+from consumer_coord.process.context import context as context
+from consumer_coord.process.failures import DeadLetterError as DeadLetterError
+from consumer_coord.process.failures import DeadLetters as DeadLetters
+from consumer_coord.process.failures import FailurePolicy as FailurePolicy
+from consumer_coord.process.processing import Counts as Counts
+
+__all__ = ["Context", "Counts", "DeadLetterError", "DeadLetters", "FailurePolicy", "context"]

@@ -102,6 +102,8 @@ def decode(metadata: str, committed: int, log_end: int) -> Ranges:
     ``log_end`` is the offset after the last record of the log. Raise :class:`UnusableMetadataError` if the text is another
     program's, damaged, belongs to another commit, or names offsets that the log does not have.
     """
+    # confluent-kafka commits a zero byte after the text, for instance in a program that copies commits.
+    metadata = metadata.removesuffix("\0")
     if not metadata:
         return ()
     if len(metadata) > _LONGEST_TEXT:

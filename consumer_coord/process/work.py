@@ -20,7 +20,7 @@ import enum
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from consumer_coord.offsets import OffsetAndMetadata, before
@@ -53,23 +53,40 @@ class State(enum.Enum):
 class Record:
     """A delivered record."""
 
-    __slots__ = ("attempt", "due", "handler", "holding", "lane", "message", "offset", "reason", "retries", "size", "state")
+    __slots__ = (
+        "attempt",
+        "due",
+        "handler",
+        "holding",
+        "idle_s",
+        "lane",
+        "message",
+        "offset",
+        "reason",
+        "retries",
+        "since",
+        "size",
+        "state",
+    )
 
     def __init__(self, message: Any, offset: int, size: int, holding: Holding, lane: Lane) -> None:
-        self.message = message
-        self.offset = offset
-        self.size = size
-        self.holding = holding
-        self.lane = lane
-        self.state = State.WAITING
+        self.message: Any = message
+        self.offset: int = offset
+        self.size: int = size
+        self.holding: Holding = holding
+        self.lane: Lane = lane
+        self.state: State = State.WAITING
         #: The number of the present attempt, from 1 on.
-        self.attempt = 0
+        self.attempt: int = 0
         #: Why the result of the running handler no longer counts; None while it counts.
         self.reason: str | None = None
         #: Whether the running handler has one of the slots for retries.
-        self.retries = False
+        self.retries: bool = False
         #: The number of the retry that is due later.
-        self.due = 0
+        self.due: int = 0
+        #: When the first attempt began, and how long the record has waited between attempts, in seconds.
+        self.since: float = 0.0
+        self.idle_s: float = 0.0
         #: What the driver knows of the running handler.
         self.handler: Any = None
 
@@ -80,13 +97,13 @@ class Lane:
     __slots__ = ("busy", "exclusive", "key", "ready", "waiting")
 
     def __init__(self, key: Any, *, exclusive: bool) -> None:
-        self.key = key
-        self.exclusive = exclusive
+        self.key: Any = key
+        self.exclusive: bool = exclusive
         self.waiting: deque[Record] = deque()
         #: The record that later ones wait for.
         self.busy: Record | None = None
         #: Whether the lane waits for its turn.
-        self.ready = False
+        self.ready: bool = False
 
 
 class Holding:
@@ -107,13 +124,13 @@ class Holding:
     )
 
     def __init__(self, partition: TopicPartition, number: int, position: int) -> None:
-        self.partition = partition
+        self.partition: TopicPartition = partition
         #: The group's commit, while it is not known which offsets its metadata names.
         self.committed: OffsetAndMetadata | None = None
         #: The serial number of the reading.
-        self.number = number
+        self.number: int = number
         #: The offset after the last delivered record.
-        self.position = position
+        self.position: int = position
         #: Offset -> record, in the order of offsets.
         self.unfinished: dict[int, Record] = {}
         #: Offsets that a former owner has finished, at or after :attr:`position`.
@@ -121,12 +138,12 @@ class Holding:
         #: Records that were delivered before the finished offsets were known; None once they are known.
         self.pending: list[Record] | None = None
         #: Bytes of the unfinished records.
-        self.size = 0
+        self.size: int = 0
         #: Whether the bounds are exceeded, so that the partition must not be read.
-        self.full = False
+        self.full: bool = False
         #: Whether no record may start, because the group revokes the partition.
-        self.draining = False
-        self.ended = False
+        self.draining: bool = False
+        self.ended: bool = False
 
     def start(self) -> int:
         """Return the lowest unfinished offset, or the offset after everything that is known to be finished."""
@@ -180,7 +197,12 @@ class Work:
         #: Whether no record may start: the lease has ended, or the work is stopping.
         self.suspended: bool = False
         self.stopping: bool = False
-        self.handled = self.failed = self.retried = self.given_up = self.found_finished = 0
+        #: Counts of records: see :class:`~consumer_coord.process.processing.Counts`.
+        self.handled: int = 0
+        self.failed: int = 0
+        self.retried: int = 0
+        self.given_up: int = 0
+        self.found_finished: int = 0
         self._order = order
         self._most_records = most_records
         self._most_bytes = most_bytes
@@ -331,7 +353,8 @@ class Work:
         return lane
 
     def _queue(self, record: Record, *, first: bool = False) -> None:
-        lane = record.lane
+        # While its records were outside it, a lane may have been forgotten, and a new one may have its key.
+        lane = record.lane = self._lanes.setdefault(record.lane.key, record.lane)
         record.state = State.WAITING
         if record.holding.draining:
             self._turn(lane)
@@ -350,8 +373,8 @@ class Work:
         self._forget(lane)
 
     def _forget(self, lane: Lane) -> None:
-        if lane.busy is None and not lane.waiting and not lane.ready:
-            self._lanes.pop(lane.key, None)
+        if lane.busy is None and not lane.waiting and not lane.ready and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
 
     def next(self, now: float) -> Record | None:
         """Return a record whose handler must start now, at the time ``now`` in seconds; None if none may start."""
@@ -375,7 +398,7 @@ class Work:
                 ready.append(lane)
             else:
                 lane.ready = False
-            self._start(record)
+            self._start(record, now)
             return record
         return None
 
@@ -391,11 +414,13 @@ class Work:
         record = self._due.popleft()
         record.retries = True
         self._running_retries += 1
-        self._start(record)
+        self._start(record, now)
         return record
 
-    def _start(self, record: Record) -> None:
+    def _start(self, record: Record, now: float) -> None:
         record.state = State.RUNNING
+        if not record.attempt:
+            record.since = now
         record.attempt += 1
         self.running.add(record)
 
@@ -422,7 +447,7 @@ class Work:
         else:
             # The lease ended in the meantime, and this member has the partition still: handle the record again, before others.
             record.reason = None
-            record.attempt = 0
+            record.attempt, record.idle_s = 0, 0.0
             self._queue(record, first=True)
         return False
 
@@ -529,16 +554,6 @@ class Work:
     def lanes(self) -> int:
         """The number of lanes in memory."""
         return len(self._lanes)
-
-    def counts(self) -> Mapping[str, int]:
-        """Return the number of records by what became of them."""
-        return {
-            "handled": self.handled,
-            "failed": self.failed,
-            "retried": self.retried,
-            "given_up": self.given_up,
-            "found_finished": self.found_finished,
-        }
 
 
 def _is_due(due: float, number: int, record: Record) -> bool:

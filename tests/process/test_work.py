@@ -92,13 +92,22 @@ class AgainstAModel(RuleBasedStateMachine):
         self.finished: dict[TopicPartition, set[int]] = {}
         self.running: list[Record] = []
 
-    @rule(partition=st.sampled_from((P0, P1)), start=st.integers(0, 5))
-    def take_over(self, partition: TopicPartition, start: int) -> None:
+    @rule(partition=st.sampled_from((P0, P1)), start=st.integers(0, 5), known=st.booleans())
+    def take_over(self, partition: TopicPartition, start: int, known: bool) -> None:
         if partition not in self.delivered:
             self.number += 1
             self.log[partition] = start
-            self.work.begin(partition, self.number, start)
+            self.work.begin(partition, self.number, start, None if known else OffsetAndMetadata(start, 0, "of a former owner"))
             self.delivered[partition], self.finished[partition] = {}, set()
+
+    @rule(partition=st.sampled_from((P0, P1)), data=st.data())
+    def learn_what_is_finished(self, partition: TopicPartition, data: st.DataObject) -> None:
+        holding = self.work.holdings.get(partition)
+        if holding is not None and holding.pending is not None:
+            delivered = sorted(self.delivered[partition])[1:]
+            found = sorted(data.draw(st.sets(st.sampled_from(delivered)))) if delivered else []
+            self.work.know_finished(holding, [(offset, offset + 1) for offset in found])
+            self.finished[partition] |= set(found)
 
     @rule(partition=st.sampled_from((P0, P1)), keys=st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 3)), max_size=8))
     def deliver(self, partition: TopicPartition, keys: list[tuple[bytes | None, int]]) -> None:
@@ -175,6 +184,9 @@ class AgainstAModel(RuleBasedStateMachine):
     def the_commit_is_the_lowest_unfinished_offset(self) -> None:
         for partition, delivered in self.delivered.items():
             left = delivered.keys() - self.finished[partition]
+            if (waits_with := self.work.holdings[partition].committed) is not None:
+                assert self.work.unfinished(self.work.holdings[partition]) == waits_with
+                continue
             at = self.work.unfinished(self.work.holdings[partition])
             assert (at.offset if at is not None else None) == min(left, default=None)
             if at is not None:
@@ -193,6 +205,8 @@ class AgainstAModel(RuleBasedStateMachine):
         for holding in self.work.holdings.values():
             if holding.draining:
                 self.work.resume(holding)
+            if holding.pending is not None:
+                self.work.know_finished(holding, ())
         for _ in range(10_000):
             self.running += start_all(self.work)
             if not self.running:
@@ -317,7 +331,7 @@ def test_what_a_former_owner_finished_is_not_handled_again() -> None:
     assert at == OffsetAndMetadata(20), "the predecessor has also finished what was not delivered yet"
     one.deliver(holding, messages(*range(15, 22), key=None))
     assert offsets(start_all(one)) == [20, 21]
-    assert one.counts()["found_finished"] == 8
+    assert one.found_finished == 8
 
 
 def test_what_a_former_owner_finished_travels_on() -> None:
@@ -345,6 +359,26 @@ def test_nothing_starts_and_nothing_else_is_committed_before_the_finished_offset
     (ten,) = start_all(one)
     one.finish(ten)
     assert offsets(start_all(one)) == [12]
+
+
+def test_a_key_has_one_lane_after_its_first_record_was_found_finished() -> None:
+    one = work()
+    holding = one.begin(P0, 1, 10, OffsetAndMetadata(10, 2, "x"))
+    one.deliver(holding, [*messages(10, key=b"b"), *messages(11, 12)])
+    one.know_finished(holding, ((11, 12),))
+    one.deliver(holding, messages(13))
+    assert offsets(start_all(one)) == [10, 12]
+
+
+def test_a_key_has_one_lane_after_its_partition_was_kept() -> None:
+    one = work()
+    holding = one.begin(P0, 1, 0)
+    one.deliver(holding, messages(0, 1))
+    one.drain(holding)
+    assert start_all(one) == []
+    one.resume(holding)
+    one.deliver(holding, messages(2))
+    assert offsets(start_all(one)) == [0]
 
 
 def test_a_pending_holding_that_ends_leaves_nothing() -> None:

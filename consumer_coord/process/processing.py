@@ -1,0 +1,386 @@
+"""What the drivers of ``process`` have in common: the tracker of the consumer's records, over the state in ``work.py``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from consumer_coord import lazy_attrs as attrs
+from consumer_coord.confluent.types import KafkaError, KafkaException
+from consumer_coord.consumer.tracking import TrackedReading
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.printable import get_logger
+from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, letter_headers
+from consumer_coord.process.finished_offsets import UnusableMetadataError, decode
+from consumer_coord.process.work import Holding, Order, Record, Work
+from consumer_coord.topic_partition import TopicPartition
+
+logger: Final = get_logger(__name__)
+
+#: The most records that are taken from the consumer at once.
+_BATCH: Final = 500
+#: Larger than any offset.
+_NO_END: Final = 1 << 62
+
+
+@attrs.frozen
+class Counts:
+    """What became of the records that one ``process`` received."""
+
+    #: Records whose handler returned.
+    handled: int
+    #: Records whose handler failed for good.
+    failed: int
+    #: Attempts after the first.
+    retried: int
+    #: Records that were not finished when their partition was given up; another member handles them.
+    given_up: int
+    #: Records that a former owner of the partition had finished.
+    found_finished: int
+
+
+@attrs.frozen(kw_only=True)
+class ProcessSettings:
+    """The arguments of ``process`` beside the handler, checked."""
+
+    concurrency: int
+    order: Order
+    drain_timeout_s: float
+    most_records: int
+    most_bytes: int
+    metadata_max_bytes: int
+    #: None: a failure stops the process.
+    on_failure: FailurePolicy | None
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        concurrency: int,
+        order: str,
+        drain_timeout: float,
+        most_records: int,
+        most_bytes: int,
+        metadata_max_bytes: int,
+        on_failure: FailurePolicy | None,
+    ) -> ProcessSettings:
+        """Return the settings; raise :class:`ValueError` for a value that is none."""
+        for name, value, least in (
+            ("concurrency", concurrency, 1),
+            ("most_records", most_records, 1),
+            ("most_bytes", most_bytes, 1),
+            ("metadata_max_bytes", metadata_max_bytes, 0),
+            ("drain_timeout", drain_timeout, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value!r}")
+        try:
+            by = Order(order)
+        except ValueError:
+            raise ValueError(f'order must be "key", "partition" or "none", not {order!r}') from None
+        return cls(
+            concurrency=concurrency,
+            order=by,
+            drain_timeout_s=drain_timeout,
+            most_records=max(most_records, concurrency),
+            most_bytes=most_bytes,
+            metadata_max_bytes=metadata_max_bytes,
+            on_failure=on_failure,
+        )
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The time of one attempt."""
+        return None if self.on_failure is None else self.on_failure.timeout
+
+
+class Processing(ABC):
+    """The records of one ``process``, as the consumer and a driver use them. A driver with threads guards it by a lock."""
+
+    def __init__(self, settings: ProcessSettings, group_id: str, clock: Callable[[], float]) -> None:
+        self.settings: ProcessSettings = settings
+        self.clock: Callable[[], float] = clock
+        self.work: Work = Work(
+            settings.order,
+            concurrency=settings.concurrency,
+            most_records=settings.most_records,
+            most_bytes=settings.most_bytes,
+            metadata_bytes=settings.metadata_max_bytes,
+            retry_share=1.0 if settings.on_failure is None else settings.on_failure.retry_share,
+        )
+        #: The exception that ends the process.
+        self.failure: BaseException | None = None
+        #: Letters that the broker has not acknowledged yet.
+        self.letters: int = 0
+        #: Letters that did not fit into the producer's queue: record, the handler's error, and whether with its text.
+        self._unsent: deque[tuple[Record, BaseException, bool]] = deque()
+        self._group_id = group_id
+        #: Holdings with metadata that names finished offsets, until the end of the log is known.
+        self.unchecked: list[Holding] = []
+        self._readings: Mapping[TopicPartition, TrackedReading] = {}
+
+    # -- for the consumer: see RecordTracker ----------------------------------------------------------------------------
+
+    def finished(self, partition: TopicPartition, reading: int, position: OffsetAndMetadata) -> OffsetAndMetadata | None:
+        """Return the position to commit."""
+        holding = self.work.held(partition, reading)
+        if holding is None:
+            return None
+        at = self.work.unfinished(holding)
+        return position if at is None else at
+
+    def may_release(self, partition: TopicPartition, reading: int) -> bool:
+        """Begin to drain the partition; return whether no handler runs whose result counts."""
+        holding = self.work.held(partition, reading)
+        if holding is None:
+            return True
+        if not holding.draining:
+            self.work.drain(holding)
+            if self.work.busy(holding):
+                self.expect_end(holding, self.settings.drain_timeout_s)
+        return not self.work.busy(holding)
+
+    def metadata_rejected(self, partition: TopicPartition, length: int) -> None:
+        """Keep the metadata of later commits shorter."""
+        logger.warning(
+            "the broker rejected %d characters of metadata in the commit of %s, so its offset was committed alone;"
+            " later commits have at most half as many. Set metadata_max_bytes to the brokers' offset.metadata.max.bytes",
+            *(length, partition),
+        )
+        self.work.lower_metadata(length)
+
+    # -- for the driver -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def expect_end(self, holding: Holding, after_s: float) -> None:
+        """After ``after_s`` seconds, lose the running handlers of a holding (:meth:`lose`) if it still drains."""
+
+    @abstractmethod
+    def lose(self, records: Sequence[Record], *, at_once: bool) -> None:
+        """Tell the handlers of these records that their results no longer count.
+
+        End those that do not end by themselves: at once, or after ``drain_timeout``.
+        """
+
+    @abstractmethod
+    def retry_at(self, due: float) -> None:
+        """Look for a record to start at this time."""
+
+    @abstractmethod
+    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        """Call :meth:`take_answer` where the state may be used; called by the producer, in any thread that polls it."""
+
+    def settle(self, record: Record, error: BaseException | None) -> None:
+        """Record how an attempt ended, and decide what happens to a record whose handler failed."""
+        if error is None or record.reason is not None:
+            self.work.finish(record)
+            return
+        policy = self.settings.on_failure
+        if policy is None or not isinstance(error, Exception):
+            self._stop_before(record, error)
+            return
+        now = self.clock()
+        try:
+            delay_s = policy.delay_s(record, error, now)
+        except Exception as raised:  # noqa: BLE001 - a bug in the application's policy, which ends the process
+            self._stop_before(record, raised)
+            return
+        if delay_s is not None:
+            record.idle_s += delay_s
+            self.work.retry(record, now + delay_s)
+            self.retry_at(now + delay_s)
+        else:
+            self.give_up(record, error)
+
+    def give_up(self, record: Record, error: BaseException) -> None:
+        """Take the last step for a record that is not handled again."""
+        policy = self.settings.on_failure
+        if policy is None or policy.then == "stop":
+            self._stop_before(record, error)
+        elif policy.then == "skip":
+            logger.warning(
+                "the record of %s at offset %d is skipped, because its handler failed in attempt %d: %r",
+                *(record.holding.partition, record.offset, record.attempt, error),
+            )
+            self.work.skip(record)
+        else:
+            self._send_letter(policy.then, record, error, with_text=True)
+
+    def _stop_before(self, record: Record, error: BaseException) -> None:
+        where = f"{record.holding.partition} at offset {record.offset}"
+        logger.error("the handler failed for the record of %s, so processing stops before it: %r", where, error)
+        error.add_note(f"raised by the handler of process() for the record of {where}")
+        self._stop_with(record, error)
+
+    def _stop_with(self, record: Record, failure: BaseException) -> None:
+        if self.work.fail(record):
+            self.work.stopping = True
+            self.failure = self.failure or failure
+
+    def _send_letter(self, letters: DeadLetters, record: Record, error: BaseException, *, with_text: bool) -> None:
+        """Produce a letter; the record keeps its slot until the broker has answered."""
+        message = record.message
+        _, timestamp = message.timestamp()
+        self.letters += 1
+        try:
+            letters.producer.produce(
+                letters.topic,
+                message.value(),
+                message.key(),
+                headers=letter_headers(record, self._group_id, error, with_text=with_text),
+                timestamp=max(0, timestamp),
+                on_delivery=lambda refused, _: self.letter_answered(record, error, refused, with_text=with_text),
+            )
+        except BufferError:
+            self._unsent.append((record, error, with_text))
+        except Exception as refused:  # noqa: BLE001 - whatever it is, there is no letter
+            self.take_answer(record, error, refused, with_text=with_text)
+
+    def take_answer(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        """Take the broker's answer to a letter: ``refused`` is None, or why there is no letter."""
+        self.letters -= 1
+        letters = self._dead_letters
+        assert letters is not None
+        if record.reason is not None:
+            self.work.finish(record)
+        elif refused is None:
+            self.work.skip(record)
+        elif with_text:
+            self._send_letter(letters, record, error, with_text=False)
+        else:
+            where = f"{record.holding.partition} at offset {record.offset}"
+            failure = DeadLetterError(
+                f"the dead letter of the record of {where} cannot be produced, so processing stops before it: {refused}."
+                " Check that the topic exists and takes records of this size, and that the producer may write to it"
+            )
+            failure.__cause__ = error
+            logger.error("%s", failure)
+            self._stop_with(record, failure)
+
+    @property
+    def _dead_letters(self) -> DeadLetters | None:
+        policy = self.settings.on_failure
+        return policy.then if policy is not None and isinstance(policy.then, DeadLetters) else None
+
+    def poll_producer(self) -> None:
+        """Let the producer report what became of letters; it calls :meth:`letter_answered`."""
+        if self._dead_letters is None:
+            return
+        try:
+            self._dead_letters.producer.poll(0)
+        except Exception as raised:  # noqa: BLE001 - for instance of the producer's error_cb; it ends the process
+            self.failure = self.failure or raised
+
+    def send_again(self) -> None:
+        """Produce the letters that did not fit into the producer's queue."""
+        for _ in range(len(self._unsent)):
+            record, error, with_text = self._unsent.popleft()
+            self.letters -= 1
+            assert self._dead_letters is not None
+            if record.reason is None:
+                self._send_letter(self._dead_letters, record, error, with_text=with_text)
+            else:
+                self.work.finish(record)
+
+    def look_at_lease(self, *, leased: bool) -> None:
+        """Start nothing without a lease, and disregard what ran when it ended."""
+        if leased is self.work.suspended:
+            self.work.suspended = not leased
+            if not leased:
+                self.lose(self.work.disregard("timeout"), at_once=False)
+
+    def look_at_readings(self, readings: Mapping[TopicPartition, TrackedReading]) -> None:
+        """Begin and end the holdings of partitions that came and went."""
+        if readings is self._readings:
+            return
+        self._readings = readings
+        for partition, holding in list(self.work.holdings.items()):
+            reading = readings.get(partition)
+            if reading is None or reading.number != holding.number:
+                reason = "revoked" if holding.draining or reading is not None else "lost"
+                self.lose(self.work.end(partition, reason), at_once=holding.draining)
+            elif holding.draining and not reading.releasing:
+                self.work.resume(holding)
+        for partition, reading in readings.items():
+            if partition not in self.work.holdings and not reading.releasing:
+                self._begin(partition, reading)
+
+    def _begin(self, partition: TopicPartition, reading: TrackedReading) -> None:
+        start = reading.start
+        names_finished = False
+        if reading.from_commit and start.metadata:
+            try:
+                names_finished = bool(decode(start.metadata, start.offset, _NO_END))
+            except UnusableMetadataError as error:
+                _warn(partition, start, str(error))
+        holding = self.work.begin(partition, reading.number, start.offset, start if names_finished else None)
+        if names_finished:
+            self.unchecked.append(holding)
+
+    def know_log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Let the records of :attr:`unchecked` start, without those that a former owner has finished."""
+        checked, self.unchecked = self.unchecked, []
+        for holding in checked:
+            at = holding.committed
+            if at is None:
+                continue
+            try:
+                if holding.partition not in ends:
+                    raise UnusableMetadataError("the leader did not tell where the log ends")
+                self.work.know_finished(holding, decode(at.metadata, at.offset, ends[holding.partition]))
+            except UnusableMetadataError as error:
+                _warn(holding.partition, at, str(error))
+                self.work.know_finished(holding, ())
+
+    def most(self) -> int:
+        """Return how many records to take from the consumer at once."""
+        return _BATCH
+
+    def deliver(self, messages: Sequence[Any]) -> None:
+        """Add the messages of one call; then raise KafkaException if one of them reports an error."""
+        begin, count, failure = 0, len(messages), None
+        while begin < count:
+            first = messages[begin]
+            error = first.error()
+            end = begin + 1
+            if error is not None:
+                begin = end
+                if error.code() != KafkaError._PARTITION_EOF:
+                    failure = failure or error
+                continue
+            topic, number = first.topic(), first.partition()
+            while end < count and _follows(messages[end], topic, number):
+                end += 1
+            self.work.deliver(self.work.holdings[TopicPartition(topic, number)], messages[begin:end])
+            begin = end
+        if failure is not None:
+            # Only now, because the consumer's position is behind all of these records.
+            raise KafkaException(failure)
+
+    def to_continue(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return where another reader of this consumer must continue, so that it receives what is not finished."""
+        found = {}
+        for partition, holding in self.work.holdings.items():
+            at = self.work.unfinished(holding)
+            if at is not None:
+                found[partition] = at
+        return found
+
+    def counts(self) -> Counts:
+        """Return the counts so far."""
+        work = self.work
+        return Counts(work.handled, work.failed, work.retried, work.given_up, work.found_finished)
+
+
+def _follows(message: Any, topic: str, number: int) -> bool:
+    return bool(message.partition() == number and message.error() is None and message.topic() == topic)
+
+
+def _warn(partition: TopicPartition, at: OffsetAndMetadata, why: str) -> None:
+    logger.warning(
+        "%s starts at the committed offset %d, and records that were finished behind it are handled again: the metadata of the"
+        " commit cannot be used, because %s",
+        *(partition, at.offset, why),
+    )

@@ -1,0 +1,39 @@
+"""A member that processes in parallel until SIGTERM, as a child process that a test kills.
+
+``python -m tests.support.consumer.process_worker <settings as JSON> <topic> <file>``. It appends two lines to the file for each
+record, with one write each: ``+ key partition offset`` when the handler begins, and ``- key partition offset`` when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+from consumer_coord import AsyncGroupConsumer
+
+
+async def main(settings: dict[str, Any], topic: str, file: str) -> None:
+    """Process until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    rng = random.Random(os.getpid())
+
+    async def handle(message: Any) -> None:
+        where = f"{message.key().decode()} {message.partition()} {message.offset()}\n"
+        os.write(log, f"+ {where}".encode())
+        await asyncio.sleep(rng.expovariate(200))
+        os.write(log, f"- {where}".encode())
+
+    async with AsyncGroupConsumer(settings) as consumer:
+        await consumer.subscribe([topic])
+        await consumer.process(handle, concurrency=50, stop=stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1]), *sys.argv[2:]))
