@@ -54,6 +54,7 @@ class TxnProducer:
 
     cluster: BrokerCluster
     new: bool = True
+    produce_version: int = 11
     producer_id: int = -1
     epoch: int = -1
     sequences: dict[int, int] = attrs.field(factory=dict)
@@ -98,7 +99,9 @@ class TxnProducer:
             timeout_ms=1_000,
             topic_data=(TopicProduceData("orders", (PartitionProduceData(partition, batch),)),),
         )
-        code = int((await self.ask(request, 12 if self.new else 11)).responses[0].partition_responses[0].error_code)
+        code = int(
+            (await self.ask(request, 12 if self.new else self.produce_version)).responses[0].partition_responses[0].error_code
+        )
         if not code and sequence is None:
             self.sequences[partition] = first + count
         return code
@@ -196,6 +199,7 @@ def test_an_old_client_adds_partitions_and_keeps_its_epoch() -> None:
         producer = TxnProducer(cluster, new=False)
         await producer.init()
         assert await producer.send() == error_codes.TRANSACTION_ABORTABLE
+        assert await attrs.evolve(producer, produce_version=10).send() == error_codes.INVALID_TXN_STATE
         assert await producer.add(0, 1) == {0}
         assert [await producer.send(), await producer.send(1)] == [0, 0]
         assert await producer.add(0, 7) == {error_codes.OPERATION_NOT_ATTEMPTED, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
