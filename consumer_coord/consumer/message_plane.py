@@ -194,15 +194,19 @@ class MessagePlane(FetchPlane):
     fetch_now = wait
 
     def positions_now(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions after the last messages taken, also past offsets without a message."""
+        """Return the positions after the last messages taken, also past offsets without a message; on any thread.
+
+        While another thread takes messages, a position may be that of a moment ago.
+        """
         waiting: dict[TopicPartition, OffsetAndMetadata] = {}
-        first = True
+        # Read once, because the other thread may let go of the rows.
+        rows = self._rows
         for chunk in list(self._queue):
             reading = self._readings.get(chunk.at)
             if isinstance(chunk, Chunk) and reading is not None and reading.serial == chunk.serial and chunk.at not in waiting:
-                at = chunk.start if self._rows is None or not first else self._rows.position
+                at = chunk.start if rows is None else rows.position
                 waiting[chunk.at] = OffsetAndMetadata(at, chunk.leader_epoch())
-            first = False
+            rows = None
         behind = {**self._behind, **waiting}
         return {one: behind[one] for one in partitions if one in behind}
 

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 logger: Final = get_logger(__name__)
 
 
+#: How long the loop may take to say how healthy a consumer is, in milliseconds. With librdkafka it asks the leaders.
+_HEALTH_MS: Final = 5_000
+
+
 class OffsetCalls(Turns):
     """The methods of a blocking consumer for offsets and commits."""
 
@@ -259,7 +263,9 @@ class OffsetCalls(Turns):
         longer, without a reason of the application's. A time counts from the first call that saw it, so call this method every
         few seconds. Nothing is asked of brokers, except with librdkafka. This also works while another thread polls.
         """
-        return self._looked_up(lambda: self._engine.health(limit))
+        self._check_open()
+        with drop_in_exceptions():
+            return self._coordinator.call(lambda: self._engine.health(limit), _HEALTH_MS)
 
     def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
         """Let :meth:`health` know of handlers that run while this consumer polls.

@@ -407,7 +407,7 @@ class BrokerFetches:
         self._failures = 0
         rows = matched.rows
         if rows or not response.throttle_time_ms:
-            self._note_answers(matched, named, states)
+            self._note_answers(session, matched, named, states)
         for partition in matched.unanswered.keys() & states.keys():
             # Only a Fetch that names all partitions shows whether the broker has a row for this one.
             states[partition].unanswered = True
@@ -427,6 +427,7 @@ class BrokerFetches:
 
     def _note_answers(
         self,
+        session: FetchSession,
         matched: Matched[TopicPartition, PartitionData],
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
@@ -436,7 +437,14 @@ class BrokerFetches:
         for partition, state in states.items():
             state.alone = False
             row = rows.get(partition)
-            if (row is None and partition in named and partition not in unanswered) or (row and row.error_code == codes.NONE):
+            if row is None:
+                answered = partition in named and partition not in unanswered
+                if answered and state.watermarks is None and partition in session.told:
+                    begin, high_watermark, state.last_stable_offset = session.told[partition]
+                    state.watermarks = begin, high_watermark
+            else:
+                answered = row.error_code == codes.NONE
+            if answered:
                 state.answered_at, state.obstacle = moment, ""
 
     def _note_ends(

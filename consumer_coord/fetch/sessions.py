@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.net.answers import AnswerCheck, Matched
 from consumer_coord.topic_partition import TopicPartition, grouped
+from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
 from consumer_coord.wire.schema import ZERO_UUID
 
@@ -54,6 +55,9 @@ class FetchSession:
         #: The partitions that the broker's session will have after it has processed the request in flight.
         self._named: Mapping[TopicPartition, Wanted] = {}
         self._full = True
+        #: Partition of the session -> its log start offset, high watermark and last stable offset in its last row. A response
+        #: that omits the partition says that they have not changed, also if it was assigned again since.
+        self.told: dict[TopicPartition, tuple[int, int, int]] = {}
 
     def build(self, version: int, wanted: Mapping[TopicPartition, Wanted]) -> SessionPart:
         """Return the session's fields for the next request, which fetches the partitions of ``wanted``, in this order."""
@@ -66,9 +70,11 @@ class FetchSession:
         before, self._named = self._named, wanted
         if version < _SESSIONS_FROM:
             self._full = True
+            self.told.clear()
             return SessionPart(_NO_SESSION, _FINAL_EPOCH, _topics(wanted, version), ())
         self._full = self._epoch == _INITIAL_EPOCH
         if self._full:
+            self.told.clear()
             return SessionPart(self.session_id, _INITIAL_EPOCH, _topics(wanted, version), ())
         changed = {one: at for one, at in wanted.items() if (was := before.get(one)) is not at and was != at}
         gone = [
@@ -76,6 +82,8 @@ class FetchSession:
             for one, was in before.items()
             if (at := wanted.get(one)) is not was and (at is None or (by_id and at.topic_id != was.topic_id))
         ]
+        for partition, _ in gone:
+            self.told.pop(partition, None)
         return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
 
     def answered(self, response: FetchResponse, answers: AnswerCheck, sender: str) -> Matched[TopicPartition, PartitionData]:
@@ -93,6 +101,11 @@ class FetchSession:
         rows = self._rows(response)
         asked = self._named if self._full else {one: at for one, _ in rows if (at := self._named.get(one)) is not None}
         matched = answers.match("Fetch", sender, asked, rows)
+        for one, row in matched.rows.items():
+            if row.error_code == codes.NONE:
+                self.told[one] = row.log_start_offset, row.high_watermark, row.last_stable_offset
+            else:
+                self.told.pop(one, None)
         if self._version < _SESSIONS_FROM:
             return matched
         if response.session_id == _NO_SESSION:

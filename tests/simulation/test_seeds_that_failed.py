@@ -193,6 +193,8 @@ WHAT_IT_WAS = {
     1820001060: "one task received records and ended, a second processed them, a third closed: the close finished the records",
     1710000092: "a broker crashed while it was frozen; after its restart, the simulation let it process old requests",
     1720000008: "a close on a slow link took half a second longer than its time limit, to end its fetch sessions",
+    2073: "a partition with an open transaction was assigned again, the fetch session omitted its row, and the health took that"
+    " for the end of the log",
     282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
 }
 
