@@ -280,6 +280,9 @@ class ThreadProcess(Processing):
     def _start_alone(self) -> None:
         """Handle the next suspect in a process of its own, if none is handled now."""
         with self._lock:
+            while self._alone and self._alone[0].reason is not None:
+                # Its partition was lost while it waited.
+                self._ended(self._alone.popleft(), None)
             if self._is_alone or not self._alone:
                 return
             self._is_alone = True
