@@ -310,7 +310,7 @@ class Processing(ABC):
     def _begin(self, partition: TopicPartition, reading: TrackedReading) -> None:
         start = reading.start
         names_finished = False
-        if reading.from_commit and start.metadata:
+        if start.metadata:
             try:
                 names_finished = bool(decode(start.metadata, start.offset, _NO_END))
             except UnusableMetadataError as error:

@@ -360,6 +360,34 @@ def test_the_exception_of_a_handler_ends_the_process_before_its_record(kafka: Em
     asyncio.run(main())
 
 
+def test_processing_again_after_a_failure_handles_only_what_was_not_finished(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 400)
+        seen: Counter[int] = Counter()
+
+        async def handle(message: Any) -> None:
+            number = int(message.value())
+            if number == 40 and not seen[number]:
+                seen[number] -= 1
+                await eventually_async(lambda: seen.total() >= 300)
+                raise ZeroDivisionError
+            seen[number] += 1
+            if seen.total() == 399:
+                stop.set()
+
+        stop = asyncio.Event()
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            with pytest.raises(ZeroDivisionError):
+                await member.process(handle)
+            counts = await member.process(handle, stop=stop)
+            assert counts.found_finished > 0
+            assert await committed(member) == [100] * PARTITIONS
+        assert {number: count for number, count in seen.items() if count != 1} == {40: 0}
+
+    asyncio.run(main())
+
+
 def test_a_handler_that_raises_cancelled_error_of_its_own_has_failed(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 1)
