@@ -91,6 +91,7 @@ class AsyncProcess(Processing):
         # No await between the call and the delivery: every position that is committed is behind records that are known here.
         self.look_at_readings(tracking.readings())
         self.look_at_lease(leased=tracking.leased)
+        self.warn_of_long_handlers()
         self.deliver(messages)
         self._fill()
         if self.unchecked:

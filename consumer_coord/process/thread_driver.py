@@ -175,6 +175,7 @@ class ThreadProcess(Processing):
         with self._lock:
             self.look_at_readings(tracking.readings())
             self.look_at_lease(leased=tracking.leased)
+            self.warn_of_long_handlers()
             self.deliver(messages)
 
     # -- for the consumer, on its loop ----------------------------------------------------------------------------------
