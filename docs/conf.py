@@ -69,6 +69,7 @@ PARTS_OF_THE_SITE = {
         "simulation",
         "operating",
         "tuning",
+        "health",
         "watch",
         "commands",
         "security",

@@ -3,7 +3,7 @@
     python -m examples.exactly_once localhost:9092 orders invoices billing
 
 Run any number of processes and kill any of them at any time: ``invoices``, read with ``isolation.level=read_committed``, has
-one invoice for each order. The program needs a broker with transactions, which the embedded Kafka does not have.
+one invoice for each order.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ ABOVE_CORE = (
     "consumer_coord.admin",
     "consumer_coord.__main__",
     "consumer_coord.monitoring",
+    "consumer_coord.health",
     "consumer_coord.simulation",
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",

@@ -16,14 +16,18 @@ import attrs
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
+from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.faults import Faults
 from consumer_coord.broker.fetch_sessions import FetchSessions
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
+from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
+from consumer_coord.broker.transaction import Transaction
+from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC, TransactionCoordinator
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import Request
@@ -58,20 +62,39 @@ class BrokerNode:
             ),
             image=MetadataImage(cluster.topics, cluster.rack_of),
         )
+        self.transactions: TransactionCoordinator = TransactionCoordinator(
+            cluster.config, cluster, self.purgatory, cluster.wall_clock_ms
+        )
         self.fetch_sessions: FetchSessions = FetchSessions(
             cluster.config.max_incremental_fetch_session_cache_slots, cluster.random
         )
         #: Functions that wake the Fetch requests that wait for records on this broker; called when the broker stops.
         self.waiting: dict[int, Callable[[], None]] = {}
+        self._retention: DelayedOperation | None = None
+
+    def watch_retention(self) -> None:
+        """Delete records older than ``retention.ms`` every ``log.retention.check.interval.ms``, while the broker is up."""
+        if self.up and self._retention is None:
+            interval_ms = self.cluster.config.log_retention_check_interval_ms
+            self._retention = self.purgatory.schedule(interval_ms, self._delete_older)
+
+    def _delete_older(self) -> None:
+        self._retention = None
+        for partition in self.cluster.topics.partitions():
+            if partition.leader == self.broker_id:
+                partition.log.delete_older(self.cluster.wall_clock_ms())
+        self.watch_retention()
 
     def shut_down(self) -> None:
         """Stop at once: requests in progress end without a response."""
         self.up = False
         self.coordinator.close()
+        self.transactions.close()
         self.fetch_sessions.clear()
         for wake in tuple(self.waiting.values()):
             wake()
         self.purgatory.close()
+        self._retention = None
 
 
 class BrokerCluster:
@@ -117,7 +140,7 @@ class BrokerCluster:
             elif len(present.partitions) < partitions:
                 self.grow_topic(name, partitions)
         if GROUP_METADATA_TOPIC not in self.topics.by_name:
-            self.create_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions, internal=True)
+            self._create_internal(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions)
 
     # -- brokers
 
@@ -137,8 +160,9 @@ class BrokerCluster:
         for partition in self.topics.partitions():
             if partition.leader == NO_LEADER:
                 partition.leader = self._first_up(partition)
-        for partition in self.topics.by_name[GROUP_METADATA_TOPIC].partitions:
-            self.node(partition.leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
+        for partition in self.topics.partitions():
+            self._elected(partition)
+        self._watch_retention()
 
     def close(self) -> None:
         """Stop every broker permanently."""
@@ -166,6 +190,7 @@ class BrokerCluster:
         for partition in self.topics.partitions():
             if partition.leader == NO_LEADER and node.broker_id in partition.replicas:
                 self._lead(partition, node.broker_id)
+        self._watch_retention()
 
     def move_leader(self, topic: str, partition: int, to: int, end_offset: int | None = None) -> None:
         """Make broker ``to``, which must be up, the leader of a partition; add it to the replicas if needed.
@@ -201,15 +226,21 @@ class BrokerCluster:
     def _lead(self, partition: Partition, leader: int) -> None:
         former = partition.leader
         self.topics.set_leader(partition, leader)
-        if partition.topic == GROUP_METADATA_TOPIC:
+        coordinators = _COORDINATORS.get(partition.topic)
+        if coordinators is not None:
             if former != NO_LEADER:
-                self.node(former).coordinator.on_resignation(partition.index)
-            if leader != NO_LEADER:
-                self.node(leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
+                coordinators(self.node(former)).on_resignation(partition.index)
+            self._elected(partition)
         else:
             # End the waits of Fetch requests at the former leader, because their clients must fetch from the new leader.
             for callback in tuple(partition.log.on_append.values()):
                 callback(0)
+
+    def _elected(self, partition: Partition) -> None:
+        """Let the leader load the groups or the transactions of an internal topic's partition."""
+        coordinators = _COORDINATORS.get(partition.topic)
+        if coordinators is not None and partition.leader != NO_LEADER:
+            coordinators(self.node(partition.leader)).on_election(partition.index, partition.log, partition.leader_epoch)
 
     def _first_up(self, partition: Partition) -> int:
         return next((broker for broker in partition.replicas if self.is_up(broker)), NO_LEADER)
@@ -231,7 +262,7 @@ class BrokerCluster:
         if self._metadata_version == self.topics.version and len(self._metadata) < _KEPT_METADATA:
             self._metadata[request.version, request.message] = answer
 
-    # -- groups
+    # -- groups and transactions
 
     def coordinator_partition(self, group_id: str) -> int:
         """Return the partition of ``__consumer_offsets`` that contains a group's records."""
@@ -239,10 +270,39 @@ class BrokerCluster:
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
         """Return the broker that coordinates a group; None if the group has no coordinator."""
-        partition = self.topics.partition(GROUP_METADATA_TOPIC, self.coordinator_partition(group_id))
-        if partition is None or partition.leader == NO_LEADER:
-            return None
-        return self.node(partition.leader)
+        return self._leader_of(GROUP_METADATA_TOPIC, self.coordinator_partition(group_id))
+
+    def transaction_coordinator_of(self, transactional_id: str) -> BrokerNode | None:
+        """Return the broker that coordinates a transactional id; None if it has no coordinator."""
+        count = self.config.transaction_state_log_num_partitions
+        return self._leader_of(TRANSACTION_STATE_TOPIC, partition_for(transactional_id, count))
+
+    def create_transaction_topic(self) -> None:
+        """Create ``__transaction_state`` unless it exists: Kafka does this when a client first looks for a coordinator."""
+        if TRANSACTION_STATE_TOPIC not in self.topics.by_name:
+            count = self.config.transaction_state_log_num_partitions
+            for partition in self._create_internal(TRANSACTION_STATE_TOPIC, count).partitions:
+                self._elected(partition)
+
+    def write_marker(self, topic: str, partition: int, ended: Transaction, coordinator_epoch: int) -> bool:
+        """Write the marker of a transaction to a partition; return False if the partition cannot be written at present."""
+        found = self.topics.partition(topic, partition)
+        if found is None:
+            return True  # The topic was deleted.
+        if found.leader == NO_LEADER or self.append_error():
+            return False
+        producer = (ended.producer_id, ended.producer_epoch, ended.is_committed, coordinator_epoch)
+        try:
+            if topic == GROUP_METADATA_TOPIC:
+                return self.node(found.leader).coordinator.offsets.end_transaction(partition, *producer)
+            found.log.append_marker(self.wall_clock_ms(), found.leader_epoch, *producer)
+        except AppendError:
+            return False  # The coordinator retries.
+        return True
+
+    def _leader_of(self, topic: str, index: int) -> BrokerNode | None:
+        partition = self.topics.partition(topic, index)
+        return None if partition is None or partition.leader == NO_LEADER else self.node(partition.leader)
 
     # -- topics
 
@@ -268,12 +328,38 @@ class BrokerCluster:
             internal=internal,
         )
         self._save()
+        self._watch_retention()
         return topic
+
+    def _create_internal(self, name: str, partitions: int) -> Topic:
+        return self.create_topic(name, partitions, configs={"cleanup.policy": "compact"}, internal=True)
 
     def grow_topic(self, name: str, partitions: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
         """Add partitions to a topic, up to a total of ``partitions``."""
         self.topics.grow(self.topics.by_name[name], partitions, self.is_up, assignments)
         self._save()
+
+    def change_settings(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the settings of a topic, which the caller has checked, and apply them to its logs."""
+        self.topics.configure(self.topics.by_name[name], configs)
+        self._save()
+        self._watch_retention()
+
+    def clean_topic(self, name: str) -> None:
+        """Apply ``retention.ms``, and ``cleanup.policy=compact``, to a topic now, as Kafka's cleaner does from time to time.
+
+        Raise :class:`KeyError` if the topic does not exist.
+        """
+        for partition in self.topics.by_name[name].partitions:
+            partition.log.delete_older(self.wall_clock_ms())
+            if partition.log.settings.compacted:
+                partition.log.compact(self.wall_clock_ms())
+
+    def _watch_retention(self) -> None:
+        """Let the brokers delete old records from time to time, while there is a topic with ``retention.ms``."""
+        if any(partition.log.settings.retention_ms >= 0 for partition in self.topics.partitions()):
+            for node in self.nodes:
+                node.watch_retention()
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic, its records and its committed offsets; raise :class:`KeyError` if the topic does not exist."""
@@ -296,11 +382,15 @@ class BrokerCluster:
 
     def _restore(self, stored: StoredCluster) -> None:
         for topic in stored.topics:
-            wanted = self.config.offsets_topic_num_partitions
-            if topic.name == GROUP_METADATA_TOPIC and topic.partitions != wanted:
-                raise ConfigurationError(
-                    f"offsets.topic.num.partitions is {wanted}, but the data directory was created with {topic.partitions}"
-                )
+            setting, wanted = {
+                GROUP_METADATA_TOPIC: ("offsets.topic.num.partitions", self.config.offsets_topic_num_partitions),
+                TRANSACTION_STATE_TOPIC: (
+                    "transaction.state.log.num.partitions",
+                    self.config.transaction_state_log_num_partitions,
+                ),
+            }.get(topic.name, ("", topic.partitions))
+            if topic.partitions != wanted:
+                raise ConfigurationError(f"{setting} is {wanted}, but the data directory was created with {topic.partitions}")
             restored = self.topics.create(
                 topic.name,
                 topic.partitions,
@@ -330,8 +420,15 @@ class BrokerCluster:
         return error_codes.KAFKA_STORAGE_ERROR if self.faults.is_full else error_codes.NONE
 
 
-def _memory_log(topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
-    return PartitionLog(retention_bytes, max_batch_bytes)
+#: The internal topics -> the coordinator that a partition's leader has.
+_COORDINATORS: Mapping[str, Callable[[BrokerNode], GroupCoordinator | TransactionCoordinator]] = {
+    GROUP_METADATA_TOPIC: lambda node: node.coordinator,
+    TRANSACTION_STATE_TOPIC: lambda node: node.transactions,
+}
+
+
+def _memory_log(topic: str, partition: int, settings: LogSettings) -> PartitionLog:
+    return PartitionLog(settings)
 
 
 def _short_id(random: Random) -> str:

@@ -57,6 +57,10 @@ class BrokerConfig:
     offsets_retention_minutes: int = _setting(7 * 24 * 60, 1, _INT32_MAX)
     offsets_retention_check_interval_ms: int = _setting(600_000, 1)
     offsets_topic_num_partitions: int = _setting(50, 1, 10_000)
+    transaction_max_timeout_ms: int = _setting(900_000, 1, _INT32_MAX)
+    transactional_id_expiration_ms: int = _setting(7 * 24 * 3_600_000, 1, _INT32_MAX)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting(10_000, 1, _INT32_MAX)
+    transaction_state_log_num_partitions: int = _setting(50, 1, 10_000)
     auto_create_topics_enable: int = _setting(True, 0, 1)
     num_partitions: int = _setting(1, 1, 100_000)
     #: Kafka's default is 1. Every embedded broker has every log, so this factor only limits which brokers may become leaders of
@@ -65,6 +69,9 @@ class BrokerConfig:
     message_max_bytes: int = _setting(1_048_588, 0, _INT32_MAX)
     #: By default, Kafka keeps all records (-1). The logs of the embedded broker are in memory, so their size is limited.
     log_retention_bytes: int = _setting(1 << 30, -1)
+    #: Kafka's default is seven days. By default, the embedded broker keeps old records, because tests write such records.
+    log_retention_ms: int = _setting(-1, -1)
+    log_retention_check_interval_ms: int = _setting(300_000, 1)
     log_segment_bytes: int = _setting(64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting(55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, 0, _INT32_MAX)

@@ -29,6 +29,7 @@ from consumer_coord.broker import record_batch
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import BatchHeader
+from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
 from consumer_coord.printable import get_logger
@@ -135,10 +136,10 @@ class DataDirectory:
             _replace(self._path / _CLUSTER, cluster.to_json())
         self.stored = cluster
 
-    def new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
+    def new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         """Return the log of a partition, restored from disk; raise :class:`DataDirectoryError` for a damaged log."""
         path = self._path / partition_directory(topic, partition)
-        log = PartitionLog(retention_bytes, max_batch_bytes, SegmentFiles(path, self._config.log_segment_bytes, self._files))
+        log = PartitionLog(settings, SegmentFiles(path, self._config.log_segment_bytes, self._files))
         segments = _segments(path) if path.is_dir() else []
         for position, (_, segment) in enumerate(segments):
             _restore(log, segment, last=position == len(segments) - 1)
@@ -197,6 +198,18 @@ class SegmentFiles:
             file = self._file(self._bases.pop(0))
             self._files.forget(file)
             file.unlink(missing_ok=True)
+
+    def rewrite(self, batches: Sequence[tuple[int, Sequence[bytes | memoryview]]]) -> None:
+        """Write each file again with those of its batches that are left; a kill leaves each file complete, old or new."""
+        for position, base in enumerate(self._bases):
+            end = self._bases[position + 1] if position + 1 < len(self._bases) else float("inf")
+            parts = [part for offset, batch in batches if base <= offset < end for part in batch]
+            file = self._file(base)
+            self._files.forget(file)
+            temporary = file.with_name(file.name + ".tmp")
+            temporary.write_bytes(b"".join(parts))
+            temporary.replace(file)
+        self._size = -1
 
     def _file(self, base_offset: int) -> Path:
         return self._path / f"{base_offset:020d}.log"

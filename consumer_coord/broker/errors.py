@@ -25,3 +25,10 @@ class GroupError(CoordinatorError):
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message, code=code)
+
+
+class TransactionError(CoordinatorError):
+    """Raised if a request to a transaction is refused; ``code`` is the error code for the sender."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message, code=code)

@@ -22,13 +22,15 @@ from consumer_coord.broker.consumer_group.offset_checks import check_commit, che
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.purgatory import complete
-from consumer_coord.broker.shard import Shard
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.offsets_topic import OffsetCommitValue
 from consumer_coord.wire.schema import ZERO_UUID
 
 #: The first version of OffsetCommit that reports a missing group as GROUP_ID_NOT_FOUND.
 _COMMIT_NOT_FOUND_FROM = 9
+#: The first version of TxnOffsetCommit that reports a missing group as GROUP_ID_NOT_FOUND, and a stale member epoch as such.
+_TXN_COMMIT_ERRORS_FROM = 6
 #: The retention time in an OffsetCommit that leaves the retention to the broker's settings.
 DEFAULT_RETENTION_TIME_MS = -1
 
@@ -69,20 +71,13 @@ class OffsetCoordinator:
 
     # -- commits
 
-    async def txn_commit(
-        self, committer: Committer, commits: Sequence[Commit], producer_id: int, producer_epoch: int
-    ) -> list[CommitResult]:
-        """Store offsets that become effective when the transaction of ``producer_id`` commits."""
-        if not committer.group_id:
-            return [(commit, error_codes.INVALID_GROUP_ID) for commit in commits]
-        return await self.commit(0, committer, commits, producer_id, producer_epoch)
-
     async def commit(
         self, api_version: int, committer: Committer, commits: Sequence[Commit], *producer: int
     ) -> list[CommitResult]:
         """Store offsets; return an error code for each partition, in the order of ``commits``.
 
-        ``producer``: id and epoch of the producer of a transaction.
+        ``api_version`` is a version of OffsetCommit, or with ``producer`` (id and epoch) a version of TxnOffsetCommit. The
+        offsets of a transaction become effective when it commits.
         """
         error_code, shard = self._store.shard_of(committer.group_id)
         if shard is None:
@@ -121,15 +116,21 @@ class OffsetCoordinator:
     def _has_room(self, commit: Commit) -> bool:
         return commit.metadata is None or len(commit.metadata) <= self._with.config.offset_metadata_max_bytes
 
-    def end_transaction(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> int:
-        """End a transaction: write its marker to a partition of ``__consumer_offsets``, and apply its offsets."""
-        for shard in self._store.shards:
-            if shard.partition == partition:
-                self._store.append_marker(shard, producer_id, producer_epoch, committed)
-                for group in shard.all_groups():
-                    group.offsets.end_transaction(producer_id, committed)
-                return error_codes.NONE
-        return error_codes.NOT_COORDINATOR
+    def end_transaction(
+        self, partition: int, producer_id: int, producer_epoch: int, committed: bool, coordinator_epoch: int = 0
+    ) -> bool:
+        """End a transaction: write its marker to a partition of ``__consumer_offsets``, and apply its offsets.
+
+        Return False, without an effect, while the partition is loading, or an append to it is not acknowledged. Raise
+        :class:`~consumer_coord.broker.errors.AppendError` if the marker cannot be written.
+        """
+        shard = next((one for one in self._store.shards if one.partition == partition), None)
+        if shard is None or shard.state is not ShardState.ACTIVE or shard.appending:
+            return False
+        self._store.append_marker(shard, producer_id, producer_epoch, committed, coordinator_epoch)
+        for group in shard.all_groups():
+            group.offsets.end_transaction(producer_id, committed)
+        return True
 
     async def _append(
         self,
@@ -312,7 +313,7 @@ def _validate_commit(group: GroupMetadata | None, api_version: int, committer: C
     if group is None:
         if committer.generation_id < 0:
             return error_codes.NONE  # The commit creates a simple group.
-        if api_version >= _COMMIT_NOT_FOUND_FROM and not transactional:
+        if api_version >= (_TXN_COMMIT_ERRORS_FROM if transactional else _COMMIT_NOT_FOUND_FROM):
             return error_codes.GROUP_ID_NOT_FOUND
         return error_codes.ILLEGAL_GENERATION
     if committer.generation_id < 0 and group.state is GroupState.EMPTY:

@@ -148,9 +148,13 @@ class GroupStore:
         operation = self._purgatory.schedule(delay_ms, end, not_before=not_before)
         shard.appending[number] = PendingAppend(appended, operation)
 
-    def append_marker(self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool) -> None:
+    def append_marker(
+        self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool, coordinator_epoch: int
+    ) -> None:
         """Write the marker that ends a transaction; raise :class:`~consumer_coord.broker.errors.AppendError` on failure."""
-        shard.log.append_marker(self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch, committed)
+        shard.log.append_marker(
+            self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch, committed, coordinator_epoch
+        )
 
     def store_group(
         self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes], done: Callable[[int], None]

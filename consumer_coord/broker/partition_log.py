@@ -1,7 +1,7 @@
 """The log of one partition: the record batches as producers sent them, with offsets.
 
-The log is in memory. With a :class:`Storage`, every batch is also on disk before its append returns. Retention is by size. No
-append waits for replicas, so the high watermark is the end of the log.
+The log is in memory. With a :class:`Storage`, every batch is also on disk before its append returns. No append waits for
+replicas, so the high watermark is the end of the log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from consumer_coord.broker import record_batch
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.producers import ProducerStates
 from consumer_coord.broker.record_batch import PREFIX_SIZE, BatchHeader, Record
+from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.crc32c import IS_NATIVE
@@ -36,6 +37,9 @@ class Storage(Protocol):
 
     def trim(self, log_start_offset: int) -> None:
         """Store the log's start offset, and free the space of earlier records."""
+
+    def rewrite(self, batches: Sequence[tuple[int, Sequence[bytes | memoryview]]]) -> None:
+        """Replace all batches by these, with their base offsets, after a compaction."""
 
 
 @attrs.frozen
@@ -67,12 +71,11 @@ class PartitionLog:
 
     def __init__(
         self,
-        retention_bytes: int = -1,
-        max_batch_bytes: int = 1_048_588,
+        settings: LogSettings | None = None,
         storage: Storage | None = None,
     ) -> None:
-        self.retention_bytes = retention_bytes
-        self.max_batch_bytes = max_batch_bytes
+        #: The settings of the topic, which an administrator may change at any time.
+        self.settings: LogSettings = settings or LogSettings()
         self.log_start_offset: int = 0
         self.end_offset: int = 0
         self.size: int = 0
@@ -91,21 +94,24 @@ class PartitionLog:
 
     # -- writing
 
-    def append(self, records: bytes, leader_epoch: int) -> int:
+    def append(self, records: bytes, leader_epoch: int, *, verified: bool = False) -> int:
         """Append a producer's batch unchanged; return the offset of its first record.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch is refused. For a duplicate from an idempotent
-        producer, return the offset of the first append.
+        ``verified``: the transaction coordinator has this partition in the producer's transaction. Raise
+        :class:`~consumer_coord.broker.errors.AppendError` if the batch is refused. For a duplicate from an idempotent producer,
+        return the offset of the first append.
         """
         header = self._validated(records)
         duplicate = self.producers.duplicate_of(header)
         if duplicate is not None:
             return duplicate
+        if self.settings.compacted:
+            _check_keys(records, header)
+        self._check_transaction(header, verified)
         self.producers.check(header)
         base_offset = self.end_offset
         # A view, so that the bytes of the request are not copied.
         self._store(header, memoryview(records)[PREFIX_SIZE:], leader_epoch)
-        self.producers.appended(header, base_offset)
         self._notify(header.size)
         self._apply_retention()
         return base_offset
@@ -120,8 +126,9 @@ class PartitionLog:
     ) -> int:
         """Append the broker's own records as one batch; return the offset of the first record.
 
-        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch cannot be written.
+        Raise :class:`~consumer_coord.broker.errors.AppendError` if the batch cannot be written, or for a fenced producer.
         """
+        self.producers.check_epoch(producer_id, producer_epoch)
         data = record_batch.build_batch(
             records,
             base_offset=self.end_offset,
@@ -133,7 +140,13 @@ class PartitionLog:
         return self._append_own(data, leader_epoch)
 
     def append_marker(
-        self, timestamp_ms: int, leader_epoch: int, producer_id: int, producer_epoch: int, committed: bool
+        self,
+        timestamp_ms: int,
+        leader_epoch: int,
+        producer_id: int,
+        producer_epoch: int,
+        committed: bool,
+        coordinator_epoch: int = 0,
     ) -> int:
         """Append the marker that ends a transaction; return its offset.
 
@@ -145,6 +158,7 @@ class PartitionLog:
             leader_epoch=leader_epoch,
             producer=(producer_id, producer_epoch),
             committed=committed,
+            coordinator_epoch=coordinator_epoch,
         )
         return self._append_own(data, leader_epoch)
 
@@ -155,7 +169,6 @@ class PartitionLog:
         self.end_offset = header.base_offset
         rest = memoryview(data)[header.position + PREFIX_SIZE : header.position + header.size]
         self._keep(header, rest, header.leader_epoch)
-        self.producers.appended(header, header.base_offset)
 
     def delete_before(self, offset: int) -> None:
         """Delete the records before ``offset`` (DeleteRecords, retention). Only whole batches are removed."""
@@ -182,6 +195,7 @@ class PartitionLog:
         kept = self._batches[:keep]
         self._batches, self._last_offsets, self._epochs = [], [], []
         self._open_transactions, self._aborted, self.size = {}, [], 0
+        self.producers = ProducerStates()
         self.log_start_offset = min(self.log_start_offset, offset)
         for batch in kept:
             self.end_offset = batch.base_offset
@@ -203,15 +217,17 @@ class PartitionLog:
             raise AppendError(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
         except MalformedMessageError as error:
             raise AppendError(error_codes.CORRUPT_MESSAGE, str(error)) from error
-        if header.size > self.max_batch_bytes:
+        if header.size > self.settings.max_batch_bytes:
             raise AppendError(
                 error_codes.MESSAGE_TOO_LARGE,
-                f"a batch has {header.size} bytes, but max.message.bytes is {self.max_batch_bytes}",
+                f"a batch has {header.size} bytes, but max.message.bytes is {self.settings.max_batch_bytes}",
             )
         if header.size != len(records):
             raise AppendError(error_codes.INVALID_RECORD, "the request has more than one batch for a partition")
-        if header.control or header.transactional:
-            raise AppendError(error_codes.INVALID_RECORD, "this broker has no transactions")
+        if header.control:
+            raise AppendError(error_codes.INVALID_RECORD, "only brokers write transaction markers")
+        if header.producer_id >= 0 and header.base_sequence < 0:
+            raise AppendError(error_codes.INVALID_RECORD, "a batch of an idempotent producer has no sequence number")
         if header.base_offset:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch must start at offset 0")
         if not header.count or header.count != header.last_offset_delta + 1:
@@ -221,6 +237,21 @@ class PartitionLog:
         if IS_NATIVE and not record_batch.has_valid_crc(records, header):
             raise AppendError(error_codes.CORRUPT_MESSAGE, "the checksum of a batch is wrong")
         return header
+
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the log has records of an open transaction of a producer in this epoch."""
+        return producer_id in self._open_transactions and self.producers.epoch_of(producer_id) == producer_epoch
+
+    def _check_transaction(self, header: BatchHeader, verified: bool) -> None:
+        """Raise an error for a batch outside of a transaction (``analyzeAndValidateProducerState``)."""
+        if header.transactional:
+            if verified or self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+                return
+            self.producers.check_epoch(header.producer_id, header.producer_epoch)
+            raise AppendError(error_codes.INVALID_TXN_STATE, "the batch is not part of an open transaction")
+        if header.producer_id in self._open_transactions:
+            self.producers.check(header)
+            raise AppendError(error_codes.INVALID_TXN_STATE, "the producer has an open transaction in this partition")
 
     def _store(self, header: BatchHeader, rest: memoryview, leader_epoch: int) -> None:
         prefix = _PREFIX.pack(self.end_offset, header.size - record_batch.LOG_OVERHEAD, leader_epoch)
@@ -242,6 +273,8 @@ class PartitionLog:
         self._last_offsets.append(last)
         self.size += header.size
         self.end_offset = last + 1
+        if header.producer_id >= 0:
+            self.producers.appended(header, first)
         if header.transactional:
             self._keep_transaction(self._batches[-1], header)
 
@@ -256,15 +289,88 @@ class PartitionLog:
         if first is not None and not marker.committed:
             self._aborted.append(AbortedTxn(header.producer_id, first, batch.last_offset))
 
+    def delete_older(self, now_ms: int) -> None:
+        """Delete the batches at the beginning whose records are all older than ``retention.ms``."""
+        if self.settings.retention_ms < 0:
+            return
+        keep_from = 0
+        while (
+            keep_from < len(self._batches)
+            and self._batches[keep_from].last_offset < self.last_stable_offset
+            and self._batches[keep_from].max_timestamp_ms < now_ms - self.settings.retention_ms
+        ):
+            keep_from += 1
+        if keep_from:
+            self.delete_before(self._last_offsets[keep_from - 1] + 1)
+
+    def compact(self, now_ms: int) -> None:
+        """Keep only the last record of each key, and no record of an aborted transaction (Kafka's ``Cleaner``).
+
+        Records of open transactions, and records younger than ``min.compaction.lag.ms``, do not take part, nor does the last
+        batch. Offsets do not change, so the log has gaps. A record without value is removed when it is older than
+        ``delete.retention.ms``. Batches that this module cannot decompress stay as they are.
+        """
+        stable = bisect_left(self._last_offsets, self.last_stable_offset)
+        if self.settings.min_compaction_lag_ms:
+            youngest_ms = now_ms - self.settings.min_compaction_lag_ms
+            young = (index for index in range(stable) if self._batches[index].max_timestamp_ms > youngest_ms)
+            stable = next(young, stable)
+        until = min(stable, len(self._batches) - 1)
+        read = [self._for_compaction(batch) for batch in self._batches[:stable]]
+        latest = {record.key: record.offset for _, _, records in read for record in records or ()}
+
+        def is_kept(record: Record) -> bool:
+            if record.key is None or latest[record.key] != record.offset:
+                return False
+            return record.value is not None or record.timestamp_ms >= now_ms - self.settings.delete_retention_ms
+
+        kept: list[_Batch] = []
+        for batch, (data, header, records) in zip(self._batches[: max(until, 0)], read, strict=False):
+            if self._is_aborted(batch, header):
+                continue
+            offsets = None if records is None else {record.offset for record in records if is_kept(record)}
+            if offsets is None or len(offsets) == header.count:
+                kept.append(batch)
+            elif rebuilt := record_batch.filtered(data, header, offsets):
+                kept.append(attrs.evolve(batch, size=len(rebuilt), prefix=rebuilt[:PREFIX_SIZE], rest=rebuilt[PREFIX_SIZE:]))
+        kept += self._batches[max(until, 0) :]
+        if self._storage is not None:
+            self._storage.rewrite([(batch.base_offset, (batch.prefix, batch.rest)) for batch in kept])
+        self._batches = kept
+        self._last_offsets = [batch.last_offset for batch in kept]
+        self.size = sum(batch.size for batch in kept)
+
+    def _for_compaction(self, batch: _Batch) -> tuple[bytes, BatchHeader, list[Record] | None]:
+        """Return a batch with its records; None if they do not take part: markers, aborted and unreadable records."""
+        data = batch.to_bytes()
+        header = record_batch.read_header(data)
+        if header.control or self._is_aborted(batch, header):
+            return data, header, None
+        try:
+            return data, header, record_batch.read_records(data, header)
+        except (UnsupportedVersionError, MalformedMessageError):
+            return data, header, None
+
+    def _is_aborted(self, batch: _Batch, header: BatchHeader) -> bool:
+        return (
+            header.transactional
+            and not header.control
+            and any(
+                one.producer_id == header.producer_id and one.first_offset <= batch.base_offset
+                for one in self.aborted_transactions(batch.last_offset)
+            )
+        )
+
     def _notify(self, size: int) -> None:
         for callback in tuple(self.on_append.values()):
             callback(size)
 
     def _apply_retention(self) -> None:
-        if self.retention_bytes < 0 or self.size <= self.retention_bytes:
+        limit = self.settings.retention_bytes
+        if limit < 0 or self.size <= limit:
             return
         # Delete an eighth of the log at a time, because removing the beginning of a list takes time.
-        excess = self.size - self.retention_bytes * 7 // 8
+        excess = self.size - limit * 7 // 8
         keep_from = 0
         while excess > 0 and keep_from < len(self._batches) - 1:
             excess -= self._batches[keep_from].size
@@ -378,3 +484,14 @@ class PartitionLog:
             return (leader_epoch, self._epochs[0][1]) if self._epochs and leader_epoch >= 0 else (-1, -1)
         end = self._epochs[index + 1][1] if index + 1 < len(self._epochs) else self.end_offset
         return self._epochs[index][0], end
+
+
+def _check_keys(data: bytes, header: BatchHeader) -> None:
+    """Raise an error if a record has no key; accept a batch that this module cannot decompress."""
+    try:
+        if any(record.key is None for record in record_batch.read_records(data, header)):
+            raise AppendError(error_codes.INVALID_RECORD, "a record of a compacted topic must have a key")
+    except MalformedMessageError as error:
+        raise AppendError(error_codes.CORRUPT_MESSAGE, str(error)) from error
+    except UnsupportedVersionError:
+        return

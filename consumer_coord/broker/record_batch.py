@@ -11,7 +11,7 @@ import gzip
 import io
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
@@ -26,6 +26,9 @@ LOG_OVERHEAD = 12
 PREFIX_SIZE = 16
 _MAGIC = 2
 _CRC_FROM = 21
+#: The places of a batch's format version, and of the lower byte of its attributes.
+_MAGIC_AT = 16
+_ATTRIBUTES_LOW = 22
 _CODEC_MASK = 0x07
 _TIMESTAMP_TYPE_MASK = 0x08
 _TRANSACTIONAL = 0x10
@@ -61,8 +64,8 @@ class BatchHeader:
 
     @property
     def transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        """Whether the batch belongs to a transaction; as in Kafka, the flag has no effect without a producer id."""
+        return bool(self.attributes & _TRANSACTIONAL) and self.producer_id >= 0
 
     @property
     def control(self) -> bool:
@@ -116,6 +119,11 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     )
 
 
+def is_transactional(data: bytes | memoryview) -> bool:
+    """Return whether data begin with a batch of a transaction; False for incomplete data, and for older formats."""
+    return len(data) >= HEADER_SIZE and data[_MAGIC_AT] == _MAGIC and bool(data[_ATTRIBUTES_LOW] & _TRANSACTIONAL)
+
+
 def has_valid_crc(data: bytes | memoryview, header: BatchHeader) -> bool:
     """Return whether the checksum of a batch is correct."""
     return crc32c(data[header.position + _CRC_FROM : header.position + header.size]) == header.crc
@@ -160,15 +168,21 @@ def build_batch(
         )
         + body
     )
-    return struct.pack(">qiibI", base_offset, len(covered) + 9, leader_epoch, _MAGIC, crc32c(covered)) + covered
+    return _sealed(base_offset, leader_epoch, covered)
 
 
 def build_marker(
-    *, base_offset: int, timestamp_ms: int, leader_epoch: int, producer: tuple[int, int], committed: bool
+    *,
+    base_offset: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    producer: tuple[int, int],
+    committed: bool,
+    coordinator_epoch: int = 0,
 ) -> bytes:
     """Build the control batch that ends a transaction of ``producer`` (id, epoch)."""
     key = struct.pack(">hh", 0, committed)
-    value = struct.pack(">hi", 0, 0)
+    value = struct.pack(">hi", 0, coordinator_epoch)
     return build_batch(
         [(key, value)],
         base_offset=base_offset,
@@ -186,15 +200,50 @@ def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
     Raise :class:`~consumer_coord.errors.MalformedMessageError` for invalid data, and
     :class:`~consumer_coord.errors.UnsupportedVersionError` for a compression that Python's standard library does not support.
     """
+    return [record for _, record in _parsed(data, header)]
+
+
+def filtered(data: bytes | memoryview, header: BatchHeader, offsets: Collection[int]) -> bytes | None:
+    """Return the batch with only the records at these offsets, uncompressed; None without a record.
+
+    The offsets, times and sequence numbers of the batch stay, as in Kafka's log cleaner. Raise the errors of
+    :func:`read_records`.
+    """
+    records = [raw for raw, record in _parsed(data, header) if record.offset in offsets]
+    if not records:
+        return None
+    covered = (
+        struct.pack(
+            ">hiqqqhii",
+            header.attributes & ~_CODEC_MASK,
+            header.last_offset_delta,
+            header.base_timestamp_ms,
+            header.max_timestamp_ms,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            len(records),
+        )
+    ) + b"".join(records)
+    return _sealed(header.base_offset, header.leader_epoch, covered)
+
+
+def _sealed(base_offset: int, leader_epoch: int, covered: bytes | bytearray) -> bytes:
+    """Return a batch whose checksum covers these bytes."""
+    return struct.pack(">qiibI", base_offset, len(covered) + 9, leader_epoch, _MAGIC, crc32c(covered)) + covered
+
+
+def _parsed(data: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[bytes, Record]]:
+    """Iterate over the records of one batch, with their bytes."""
     body = bytes(data[header.position + HEADER_SIZE : header.position + header.size])
     codec = header.attributes & _CODEC_MASK
     if codec == _GZIP:
         body = _gunzip(body)
     elif codec:
         raise UnsupportedVersionError(f"this broker cannot read records compressed with {header.codec}")
-    records = []
     position = 0
     for _ in range(header.count):
+        begin = position
         length, position = _take_varint(body, position)
         end = position + length
         if length < 0 or end > len(body):
@@ -203,9 +252,8 @@ def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
         offset_delta, at = _take_varint(body, at)
         key, at = _take_bytes(body, at, end)
         value, at = _take_bytes(body, at, end)
-        records.append(_record(header, offset_delta, timestamp_delta, key, value))
+        yield body[begin:end], _record(header, offset_delta, timestamp_delta, key, value)
         position = end
-    return records
 
 
 def _record(header: BatchHeader, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None) -> Record:

@@ -18,6 +18,7 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.connection import Listener, RequestMemory
 from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
+from consumer_coord.broker.topic_settings import check_topic_settings
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.runtime.outcome import start_on
@@ -164,8 +165,18 @@ class EmbeddedKafka:
         return self._call(lambda: sum(listener.open_connections for listener in self._listeners))
 
     def create_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
-        """Add a topic."""
-        self._call(lambda: self._running.create_topic(name, partitions, configs=configs))
+        """Add a topic; raise :class:`~consumer_coord.errors.ConfigurationError` for an unknown or illegal setting."""
+        checked = check_topic_settings(configs or {})
+        self._call(lambda: self._running.create_topic(name, partitions, configs=checked))
+
+    def clean_topic(self, name: str) -> None:
+        """Delete records older than ``retention.ms``; with ``cleanup.policy=compact``, keep only the last record of each key.
+
+        Kafka does this from time to time, and leaves the newest segment of a log as it is. Here, all records take part except
+        those of open transactions and the newest batch, so that a test can read a log with gaps. Raise :class:`KeyError` if the
+        topic does not exist.
+        """
+        self._call(lambda: self._running.clean_topic(name))
 
     def grow_topic(self, name: str, partitions: int) -> None:
         """Add partitions to a topic, up to a total of ``partitions``."""
@@ -177,10 +188,11 @@ class EmbeddedKafka:
 
     def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
         """Delete a topic and at once create a new topic with the same name, so that the name always exists for clients."""
+        checked = check_topic_settings(configs or {})
 
         def recreate() -> None:
             self._running.delete_topic(name)
-            self._running.create_topic(name, partitions, configs=configs)
+            self._running.create_topic(name, partitions, configs=checked)
 
         self._call(recreate)
 

@@ -13,7 +13,7 @@ import attrs
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.errors import ConfigurationError
+from consumer_coord.broker.topic_settings import LogSettings
 
 NO_LEADER = -1
 _MAX_NAME_LENGTH = 249
@@ -63,8 +63,8 @@ class Topic:
         return len(self.partitions[0].replicas)
 
 
-#: Creates the log of a partition: (topic, partition, retention in bytes, maximum batch size in bytes).
-LogFactory = Callable[[str, int, int, int], PartitionLog]
+#: Creates the log of a partition: (topic, partition, settings).
+LogFactory = Callable[[str, int, LogSettings], PartitionLog]
 
 
 @attrs.define(eq=False)
@@ -175,36 +175,10 @@ class Topics:
 
     def make_log(self, topic: Topic, index: int) -> PartitionLog:
         """Create the log of a partition, with the topic's settings, or with the broker's settings if the topic has none."""
-        retention = int(topic.configs.get("retention.bytes", self.config.log_retention_bytes))
-        batch = int(topic.configs.get("max.message.bytes", self.config.message_max_bytes))
-        return self.new_log(topic.name, index, -1 if topic.internal else retention, batch)
+        return self.new_log(topic.name, index, LogSettings.of(topic.configs, self.config, internal=topic.internal))
 
-
-#: The supported topic settings, with a check of the value.
-TOPIC_CONFIGS: Mapping[str, Callable[[str], bool]] = {
-    "retention.bytes": lambda value: _is_integer(value, -1),
-    "max.message.bytes": lambda value: _is_integer(value, 0),
-    "cleanup.policy": lambda value: value == "delete",
-    "retention.ms": lambda value: value == "-1",
-    "compression.type": lambda value: value == "producer",
-    "min.insync.replicas": lambda value: _is_integer(value, 1),
-    "message.timestamp.type": lambda value: value == "CreateTime",
-}
-
-
-def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings of a new topic; raise :class:`ConfigurationError` for an unsupported setting or value."""
-    checked = {}
-    for name, value in configs.items():
-        legal = TOPIC_CONFIGS.get(name)
-        if legal is None or value is None or not legal(value):
-            raise ConfigurationError(f"the embedded broker does not support {name}={value}")
-        checked[name] = value
-    return checked
-
-
-def _is_integer(value: str, minimum: int) -> bool:
-    try:
-        return int(value) >= minimum
-    except ValueError:
-        return False
+    def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Replace the settings of a topic, also those of its logs."""
+        topic.configs = dict(configs)
+        for partition in topic.partitions:
+            partition.log.settings = LogSettings.of(configs, self.config, internal=topic.internal)

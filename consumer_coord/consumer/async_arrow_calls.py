@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.arrow_reads import ArrowReads, Request
     from consumer_coord.consumer.librdkafka.plane import Threaded
     from consumer_coord.consumer.look_ups import LookUps
+    from consumer_coord.consumer.reports import Reports
 
 
 class AsyncArrowCalls:
@@ -33,6 +34,8 @@ class AsyncArrowCalls:
     _arrow: ArrowReads | None = None
     #: Look-ups without librdkafka; None while librdkafka fetches the records.
     _look_ups: LookUps | None = None
+    #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
+    _reports: Reports | None = None
     #: librdkafka's handle and the thread of its blocking calls; None in a simulation.
     _threaded: Threaded | None = None
     _request: Request | None = None

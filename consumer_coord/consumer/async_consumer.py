@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.process import Counts, FailurePolicy
     from consumer_coord.topic_partition import TopicPartition
@@ -234,7 +235,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 reports_automatic=self._on_commit is not None,
             )
             if own is not None:
-                self._look_ups, self._statistics = own.serve(made, self._librdkafka.reported.append)
+                self._look_ups, self._reports = own.serve(made, self._librdkafka.reported.append)
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.
@@ -462,7 +463,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_application(callback, await completed(what, self._made))
-            if isinstance(what, KafkaError):
+            if self._reports is None and isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._report_outcomes()
@@ -767,6 +768,16 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 seconds=seconds,
                 timeout_ms=limit_ms,
             )
+
+    async def health(self, limit: float = 60.0) -> Health:
+        """Return whether this consumer receives what its partitions have; see :meth:`GroupConsumer.health`."""
+        engine = self._start()
+        with kafka_exceptions():
+            return await engine.health(limit)
+
+    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
+        """Let :meth:`health` know of handlers that run while this consumer polls; see :meth:`GroupConsumer.report_handlers`."""
+        self._start().handling = report
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""

@@ -1,6 +1,6 @@
 """The interface through which the engine reads records: from librdkafka, this package's fetcher, or a simulation's model.
 
-Every method except ``held_up`` is a coroutine. If librdkafka's calls run on the application's thread, no method suspends. If
+Every method that may wait is a coroutine. If librdkafka's calls run on the application's thread, no method suspends. If
 these calls run on a separate thread, or in virtual time, methods may suspend, and a started operation continues even if its
 caller is cancelled.
 """
@@ -8,10 +8,13 @@ caller is cancelled.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from consumer_coord.fetch import LogEnd
 
 #: A function that receives all messages of a fetch in one call; the list is empty if the fetch returned nothing.
 Sink = Callable[[list[Any]], None]
@@ -56,6 +59,12 @@ class DataPlane(Protocol):
 
     def queues(self, partition: TopicPartition) -> Mapping[str, int]:
         """Return figures of a partition with the names of librdkafka's statistics; empty if the statistics have them."""
+
+    def log_ends(self) -> Mapping[TopicPartition, LogEnd] | None:
+        """Return what is known about the ends of the logs of the assigned partitions; None if the plane knows nothing."""
+
+    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return :meth:`positions` without a wait, for a caller on the loop; empty if that is not possible."""
 
     async def close(self) -> None:
         """Release all resources; idempotent."""

@@ -19,7 +19,7 @@ from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.config import Config
 from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionEof, PartitionError
 from consumer_coord.consumer.data_plane import Sink
-from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, Stopped, StopReason
+from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, LogEnd, Stopped, StopReason
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
@@ -133,8 +133,16 @@ class FetchPlane:
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return the positions after the last chunks taken."""
+        return self.taken(partitions)
+
+    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
         found = {one: self._readings[one].position for one in partitions if one in self._readings}
         return {one: at for one, at in found.items() if at is not None}
+
+    def log_ends(self) -> Mapping[TopicPartition, LogEnd]:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
+        return self._fetcher.log_ends()
 
     async def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions being read, without the partitions that ended with an error."""

@@ -108,6 +108,13 @@ _MADE_OF = (
 )
 
 
+def _check_count(num_messages: object) -> None:
+    if not isinstance(num_messages, int):
+        raise TypeError(f"num_messages takes a whole number, not {num_messages!r}")
+    if not 0 <= num_messages <= _MOST_MESSAGES:
+        raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+
+
 class _NotMade:
     """The attributes before ``__init__``: if a subclass omits ``super().__init__()``, its consumer counts as closed.
 
@@ -233,7 +240,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 reports_automatic=reports_automatic,
             )
             if own is not None:
-                self._look_ups, self._statistics = own.serve(engine, self._librdkafka.reported.append)
+                self._look_ups, self._reports = own.serve(engine, self._librdkafka.reported.append)
             return engine
 
         return make
@@ -275,7 +282,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_back(callback, await completed(what, self._engine))
-            if isinstance(what, KafkaError):
+            if self._reports is None and isinstance(what, KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
         await self._report_commits()
@@ -365,18 +372,17 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to ``num_messages`` messages; wait for all of them, at most ``timeout`` seconds (negative: for ever)."""
-        if not isinstance(num_messages, int):
-            raise TypeError(f"num_messages takes a whole number, not {num_messages!r}")
-        if not 0 <= num_messages <= _MOST_MESSAGES:
-            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        _check_count(num_messages)
         me, mine = get_ident(), False
         try:
             if self._user and not self._may_take_turn(me):
                 return self._poll_inside(num_messages, timeout)
             self._user = me
             mine = True
-            core, worker = self._core, self._worker
-            core.application.polls += 1
+            core, worker, application = self._core, self._worker, self._application
+            application.polls += 1
+            if num_messages and self._quiet is application.news and not self._outcomes.unreported:
+                timeout = self._wait_quietly(timeout)
             leased_until = core.lease.until
             if self._outcomes.news:
                 self._report_outcomes()
@@ -392,6 +398,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 worker.arrived(messages)
                 if timeout != 0:
                     timeout = self._wait(num_messages, num_messages, timeout)
+                if timeout == 0 and self._quiet is application.news and not worker.ready:
+                    self._user = 0
+                    return []
             if not self._gather(num_messages, num_messages, timeout):
                 errors = self._errors
                 messages, rest = list(errors), deque[Any]()
@@ -446,7 +455,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._worker.out_of_range:
             self._core.application.look_again()
 
-    def _wait_quietly(self, timeout: float | None) -> float | None:
+    def _wait_quietly(self, timeout: float | None) -> float:
         """Wait once for a message, because the last wait found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
         # makes few calls, and touches few objects.
@@ -456,7 +465,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             if timeout == 0:
                 # Nobody has looked for messages, so this poll may not end here.
                 self._quiet = False
-            return timeout
+            return FOREVER_S if timeout is None else timeout
         waited_s = timeout
         # If the wait is interrupted, these values remain, so the next poll checks everything.
         self._quiet, worker.busy = False, True

@@ -269,7 +269,7 @@ class MessagePlane(FetchPlane):
             self._reported.pop(partition, None)
         await super().unassign(gone)
 
-    async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
         return self.positions_now(partitions)
 

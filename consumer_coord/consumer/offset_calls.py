@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.arrow_reads import ArrowReads
     from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.consumer.reports import Reports
+    from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
 
 logger: Final = get_logger(__name__)
@@ -64,6 +66,8 @@ class OffsetCalls(Turns):
     _arrow: ArrowReads | None = None
     #: Look-ups without librdkafka; None while librdkafka fetches the records.
     _look_ups: LookUps | None = None
+    #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
+    _reports: Reports | None = None
 
     @property
     def _handle(self) -> Any:
@@ -247,6 +251,25 @@ class OffsetCalls(Turns):
             return member_lag(engine.core, engine.assigned, read_committed=committed, seconds=seconds, timeout_ms=limit_ms)
 
         return self._looked_up(look_up)
+
+    def health(self, limit: float = 60.0) -> Health:
+        """Return whether this consumer receives what its partitions have: the answer for probes and alerts.
+
+        ``limit`` is in seconds: the consumer is healthy while no partition has owed records for longer, or has been unknown for
+        longer, without a reason of the application's. A time counts from the first call that saw it, so call this method every
+        few seconds. Nothing is asked of brokers, except with librdkafka. This also works while another thread polls.
+        """
+        return self._looked_up(lambda: self._engine.health(limit))
+
+    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
+        """Let :meth:`health` know of handlers that run while this consumer polls.
+
+        ``report`` returns the partitions whose records are in handlers, and for how long the oldest handler has worked, in
+        seconds. It is called on another thread and must not wait. A paused partition with handlers counts as paused for them:
+        they have ``max.poll.interval.ms``.
+        """
+        self._check_open()
+        self._engine.handling = report
 
     def seek_to_beginning(self, *partitions: Row) -> None:
         """Continue at the first record of these partitions, or of all assigned partitions."""

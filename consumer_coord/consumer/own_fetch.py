@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from consumer_coord.config import Config
 from consumer_coord.consumer import chunks
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.statistics import OwnStatistics
 from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.message_plane import MessagePlane
+from consumer_coord.consumer.reports import Reports
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
 
 class OwnFetch:
-    """The data plane, and what librdkafka's handle gives other consumers: look-ups and statistics. Used on the loop."""
+    """The data plane, and what librdkafka's handle gives other consumers: look-ups and reports. Used on the loop."""
 
     is_out_of_range = staticmethod(chunks.is_out_of_range)
 
@@ -25,8 +26,7 @@ class OwnFetch:
         self.plane: MessagePlane = MessagePlane(core, config, scheduler)
         self.plane.close_with(consumer)
 
-    def serve(self, engine: Engine, report: Callable[[str], object]) -> tuple[LookUps, OwnStatistics | None]:
-        """Serve the consumer's engine; ``report`` receives statistics to complete, if there is a ``stats_cb``."""
+    def serve(self, engine: Engine, report: Callable[[Any], object]) -> tuple[LookUps, Reports]:
+        """Serve the consumer's engine; see :class:`~consumer_coord.consumer.reports.Reports` for ``report``."""
         self.plane.serve(engine)
-        wanted = self._settings.get("stats_cb") is not None
-        return LookUps(engine, self.plane), OwnStatistics(self._settings, engine, report) if wanted else None
+        return LookUps(engine, self.plane), Reports(self._settings, engine, report)

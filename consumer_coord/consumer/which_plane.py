@@ -12,14 +12,11 @@ from consumer_coord.errors import ConfigurationError
 BY_DEFAULT: bool = False
 #: Settings that only librdkafka implements. If one of them is set, librdkafka fetches messages unless it is disabled.
 ONLY_LIBRDKAFKA: Final = (
-    "error_cb",
     "plugin.library.paths",
     "ssl.providers",
     "ssl.sigalgs.list",
-    "stats_cb",
     "test.mock.broker.rtt",
     "test.mock.num.brokers",
-    "throttle_cb",
 )
 
 
@@ -37,8 +34,6 @@ def reads_with_librdkafka(config: Config) -> bool:
     if own_because is None and (wanted or (wanted is None and (BY_DEFAULT or needs))):
         return True
     for name in needs:
-        # A callback is no promise about security, and statistics of partitions are there.
-        if not name.endswith("_cb"):
-            why = "librdkafka.enable is off" if own_because is None else f"{own_because}"
-            raise ConfigurationError(f"{name}={given[name]} has an effect only in librdkafka, but {why}: remove this setting")
+        why = "librdkafka.enable is off" if own_because is None else f"{own_because}"
+        raise ConfigurationError(f"{name}={given[name]} has an effect only in librdkafka, but {why}: remove this setting")
     return False

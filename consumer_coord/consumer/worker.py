@@ -363,6 +363,23 @@ class Worker:
                 found[partition] = before(message)
         return found
 
+    def reached(self, table: Mapping[TopicPartition, Partition], taken: Positions) -> dict[TopicPartition, int]:
+        """Return the offset from which each partition's next message comes; omit partitions whose start is unknown.
+
+        This is the start, or the offset after the last delivered message, or behind the transaction markers and aborted records
+        after it. ``taken``: the data plane's positions. On the loop.
+        """
+        delivered, waiting = self.positions(table), self._first_waiting()
+        found: dict[TopicPartition, int] = {}
+        for partition, value in table.items():
+            at, cursor = delivered.get(partition, value.start), self.cursors.get(partition)
+            if at is None:
+                continue
+            found[partition] = at.offset
+            if partition in taken and partition not in waiting and cursor is not None and cursor.read.serial == value.serial:
+                found[partition] = max(at.offset, taken[partition].offset)
+        return found
+
     def waits(self, partition: TopicPartition) -> bool:
         """Return whether a fetched message of a partition waits to be delivered."""
         return partition in self._first_waiting()

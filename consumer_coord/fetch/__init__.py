@@ -14,6 +14,6 @@
 """
 
 from consumer_coord.fetch.fetcher import Fetcher
-from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, Stopped, StopReason
+from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, LogEnd, Stopped, StopReason
 
-__all__ = ["FetchConfig", "FetchStart", "FetchedRecords", "Fetcher", "StopReason", "Stopped"]
+__all__ = ["FetchConfig", "FetchStart", "FetchedRecords", "Fetcher", "LogEnd", "StopReason", "Stopped"]

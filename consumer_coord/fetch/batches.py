@@ -8,17 +8,21 @@ from __future__ import annotations
 import struct
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.errors import MalformedMessageError
 
 #: The header of a batch with magic 2: base offset, length, leader epoch, magic, CRC, attributes, last offset delta, and after
 #: five other fields the number of records.
 _HEADER = struct.Struct(">qiibIhi30xi")
+#: The header of a message with magic 0 or 1: offset and length. A message that contains compressed messages has the last one's
+#: offset.
+_OLD_HEADER = struct.Struct(">qi")
 #: Size of the fields base offset and length, in bytes. The value of the field length does not include these bytes.
 _LOG_OVERHEAD = 12
 #: Position of the magic byte in a batch; the same in all record formats.
 _MAGIC_AT = 16
 _MAGIC = 2
 _SMALLEST_BATCH = 61
+_SMALLEST_OLD_MESSAGE = 26
 _LAST_OFFSET = 2**63 - 1
 
 
@@ -26,7 +30,7 @@ _LAST_OFFSET = 2**63 - 1
 class Reach:
     """The batches of a response to use: where they begin and end in bytes, the next offset, and the last batch's leader epoch.
 
-    ``records`` is the number of records, as the batches' headers state it.
+    ``records`` is the number of records, as the headers state it; a compressed message of magic 0 or 1 counts as one.
 
     There is no batch to use if ``begin`` equals ``end``.
     """
@@ -44,23 +48,25 @@ def reach(records: bytes | memoryview, offset: int) -> Reach:
     Batches that end before ``offset`` are not included: with tiered storage, a response may begin with some, and librdkafka
     skips them as well. The next batch may begin before ``offset``. An incomplete last batch is not included. Raise
     :class:`MalformedMessageError` for an impossible header, for decreasing offsets, and if no batch is complete. (Since Fetch
-    version 3, a broker sends at least one complete batch.) Raise :class:`UnsupportedVersionError` for batches of magic 0 and 1.
-    The error's text names the offset at which the caller would continue.
+    version 3, a broker sends at least one complete batch.) The error's text names the offset at which the caller would
+    continue. A message of magic 0 or 1, from before Kafka 0.11, is a batch of its own.
     """
     end, begin, position, next_offset, epoch, count = len(records), 0, 0, offset, -1, 0
     while end - position > _MAGIC_AT:
         magic = records[position + _MAGIC_AT]
-        if magic != _MAGIC:
-            raise UnsupportedVersionError(
-                f"the batch at offset {next_offset} has record format {magic}, from before Kafka 0.11, but this client reads"
-                " only format 2: copy the topic with a client that can read the old format"
-            )
-        if end - position < _HEADER.size:
+        if magic < _MAGIC:
+            base, length = _OLD_HEADER.unpack_from(records, position)
+            batch_epoch, delta, inside, smallest = -1, 0, 1, _SMALLEST_OLD_MESSAGE
+        elif end - position < _HEADER.size:
             break
-        base, length, batch_epoch, _, _, _, delta, inside = _HEADER.unpack_from(records, position)
+        else:
+            base, length, batch_epoch, _, _, _, delta, inside = _HEADER.unpack_from(records, position)
+            smallest = _SMALLEST_BATCH
         size = length + _LOG_OVERHEAD
         last = base + delta
-        if size < _SMALLEST_BATCH or delta < 0 or base < 0 or last >= _LAST_OFFSET:
+        if magic > _MAGIC:
+            raise MalformedMessageError(f"the record batch at offset {next_offset} has the unknown record format {magic}")
+        if size < smallest or delta < 0 or base < 0 or last >= _LAST_OFFSET:
             raise MalformedMessageError(
                 f"the record batch at offset {next_offset} is invalid: its header states a size of {size} bytes, base offset"
                 f" {base} and last offset delta {delta}"

@@ -25,6 +25,7 @@ from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
 from consumer_coord.leaders.leader_epochs import epochs_request, match_epochs
+from consumer_coord.net.answers import Matched
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
@@ -76,6 +77,8 @@ class BrokerFetches:
         #: The partitions to fetch, in the order of the next request.
         self.partitions: dict[FetchState, None] = {}
         self.lanes: list[Lane] = []
+        #: The loop time until which the broker throttles this client, in seconds.
+        self.throttled_until = 0.0
         self._cluster = cluster
         self._config = config
         self._leaders = leaders
@@ -293,7 +296,7 @@ class BrokerFetches:
             else:
                 self._failed(broker, ask.states, error)
         else:
-            self._pace(lane, response, now() - began < ask.max_wait_ms / 2000)
+            self._pace(broker, lane, response, now() - began < ask.max_wait_ms / 2000)
 
     def _build(self, version: int, session: FetchSession, ask: Ask, named: dict[TopicPartition, Wanted]) -> FetchRequest:
         """Return the request in a version. Remove from ``named`` the partitions that this version must not fetch yet."""
@@ -309,11 +312,13 @@ class BrokerFetches:
             session.failed()
         return _request(self._config, session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
-    def _pace(self, lane: Lane, response: FetchResponse, early: bool) -> None:
+    def _pace(self, broker: Broker, lane: Lane, response: FetchResponse, early: bool) -> None:
         """Set the earliest time of the next Fetch. ``early``: the broker did not wait for records, although it was to."""
+        if (traffic := self._cluster.traffic(broker)) is not None:
+            traffic.throttle(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             # The broker does not read from the connection during the throttle time (KIP-219).
-            self._not_before = now() + response.throttle_time_ms / 1000
+            self._not_before = self.throttled_until = now() + response.throttle_time_ms / 1000
         elif not early or response.error_code != codes.NONE or any(topic.partitions for topic in response.responses):
             lane.hollow = 0
         else:
@@ -351,6 +356,7 @@ class BrokerFetches:
             self._failures += 1
         cluster.refresh_soon()
         for state in states.values():
+            state.obstacle = str(error)
             if state.preferred is not None:
                 state.preferred = None
                 state.owner.place(state)
@@ -399,13 +405,13 @@ class BrokerFetches:
             )
         matched = session.answered(response, self._cluster.answers, address)
         self._failures = 0
-        for each in states.values():
-            each.alone = False
+        rows = matched.rows
+        if rows or not response.throttle_time_ms:
+            self._note_answers(matched, named, states)
         for partition in matched.unanswered.keys() & states.keys():
             # Only a Fetch that names all partitions shows whether the broker has a row for this one.
             states[partition].unanswered = True
             self._back_off(states[partition])
-        rows = matched.rows
         endpoints = {one.node_id: one for one in response.node_endpoints}
         # Records are slices of the response. So that a slow caller keeps only its own records in memory, and not the responses
         # to all fetchers, copy the records of a response to several fetchers.
@@ -418,6 +424,20 @@ class BrokerFetches:
                 self._take_row(state, row, endpoints, address)
         if not response.throttle_time_ms and not any(row.records for row in rows.values()):
             self._note_ends(rows, named, states)
+
+    def _note_answers(
+        self,
+        matched: Matched[TopicPartition, PartitionData],
+        named: Mapping[TopicPartition, Wanted],
+        states: Mapping[TopicPartition, FetchState],
+    ) -> None:
+        """Record which partitions the response is about; a session's response omits those without news."""
+        moment, rows, unanswered = now(), matched.rows, matched.unanswered
+        for partition, state in states.items():
+            state.alone = False
+            row = rows.get(partition)
+            if (row is None and partition in named and partition not in unanswered) or (row and row.error_code == codes.NONE):
+                state.answered_at, state.obstacle = moment, ""
 
     def _note_ends(
         self,
@@ -452,6 +472,7 @@ class BrokerFetches:
                 self._cluster.refresh_soon()
                 owner.place(state)
                 return
+            state.obstacle = f"broker {self.broker_id} answers Fetch with {codes.error_name(row.error_code)}"
             self._refused(state, step, row.error_code)
             return
         state.watermarks = row.log_start_offset, row.high_watermark
@@ -477,8 +498,8 @@ class BrokerFetches:
     def _take_records(self, state: FetchState, row: PartitionData, records: bytes | memoryview, address: str) -> None:
         try:
             found = reach(records, state.offset)
-        except (MalformedMessageError, UnsupportedVersionError) as error:
-            unreadable = type(error)(f"{state.partition}: {error}")
+        except MalformedMessageError as error:
+            unreadable = MalformedMessageError(f"{state.partition}: {error}")
             unreadable.__cause__ = error
             state.owner.stop(state, StopReason.UNREADABLE, unreadable)
             return

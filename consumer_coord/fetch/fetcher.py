@@ -49,11 +49,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from consumer_coord.environment import now
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.partition_state import Fetches, FetchState
 from consumer_coord.fetch.shared import SharedFetches
-from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, Stopped, StopReason
+from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, LogEnd, Stopped, StopReason
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
@@ -118,7 +119,7 @@ class Fetcher:
         for partition, start in starts.items():
             self._drop(partition)
             topic_id = self._leaders.topic_id(partition.topic) if start.topic_id == ZERO_UUID else start.topic_id
-            self._states[partition] = FetchState.starting(self, partition, start, topic_id)
+            self._states[partition] = FetchState.starting(self, partition, start, topic_id, now())
         self._watch_topics()
         fresh = [self._states[partition] for partition in starts]
         self._compare_topic_ids(fresh)
@@ -173,6 +174,31 @@ class Fetcher:
             found |= {"lo_offset": state.watermarks[0], "hi_offset": state.watermarks[1]}
             found |= {"ls_offset": state.last_stable_offset}
         return found
+
+    def log_ends(self) -> Mapping[TopicPartition, LogEnd]:
+        """Return what the brokers' responses say about the end of each assigned partition's log, without a request."""
+        held: Counter[Fetches] = Counter()
+        for state in self._states.values():
+            if state.broker is not None:
+                held[state.broker] += state.held
+        full = {broker for broker, size in held.items() if size > self.share_bytes() // 2}
+        return {partition: self._log_end(state, state.broker in full) for partition, state in self._states.items()}
+
+    def _log_end(self, state: FetchState, full: bool) -> LogEnd:
+        broker, watermarks, end = state.broker, state.watermarks, -1 if state.unanswered else state.end_offset
+        if watermarks is not None:
+            end = state.last_stable_offset if self.config.read_committed else watermarks[1]
+        return LogEnd(
+            fetched=state.offset,
+            end=None if end < 0 else max(end, state.offset),
+            high_watermark=None if watermarks is None else watermarks[1],
+            answered_at=state.answered_at,
+            wait_s=self.config.fetch_wait_max_ms / 1000,
+            broker=None if broker is None else broker.broker_id,
+            held_back=full or self._unused or state.untaken_records >= self.config.queued_min_messages,
+            throttled_until=0.0 if broker is None else broker.throttled_until,
+            obstacle=state.obstacle,
+        )
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -282,6 +308,7 @@ class Fetcher:
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         state.stopped = True
+        state.obstacle = str(error)
         logger.debug("%s is no longer fetched: %s", state.partition, error)
         stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
         self._buffer.add(state, stopped, 0, 0)

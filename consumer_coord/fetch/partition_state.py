@@ -17,7 +17,9 @@ _UNKNOWN = -1
 class Fetches(Protocol):
     """The part of the Fetches from one broker that a fetcher uses."""
 
+    broker_id: int
     partitions: dict[FetchState, None]
+    throttled_until: float
 
     def check(self) -> None:
         """Check again whether to send a Fetch."""
@@ -104,11 +106,17 @@ class FetchState:
     missing: int = 0
     failures: int = 0
     not_before: float = 0.0
+    #: The loop time of the last response about this partition that had no error, or of the assignment, in seconds.
+    answered_at: float = 0.0
+    #: Why the last Fetch brought nothing; empty after a response.
+    obstacle: str = ""
 
     @classmethod
-    def starting(cls, owner: Owner, partition: TopicPartition, start: FetchStart, topic_id: uuid.UUID) -> FetchState:
-        """Create the state when the partition is assigned."""
-        return cls(owner, partition, start.serial, topic_id, start.offset, start.leader_epoch)
+    def starting(
+        cls, owner: Owner, partition: TopicPartition, start: FetchStart, topic_id: uuid.UUID, moment: float
+    ) -> FetchState:
+        """Create the state when the partition is assigned, at the loop time ``moment``."""
+        return cls(owner, partition, start.serial, topic_id, start.offset, start.leader_epoch, answered_at=moment)
 
     @property
     def active(self) -> bool:

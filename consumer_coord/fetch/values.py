@@ -98,6 +98,32 @@ class FetchedRecords:
     log_start_offset: int
 
 
+@attrs.frozen(kw_only=True)
+class LogEnd:
+    """What the responses of the leader, or of a replica that is read instead, say about the end of a partition's log.
+
+    ``answered_at`` is the loop time of the last response that was about the partition, in seconds; before the first one, of the
+    assignment. The absence of a response says nothing, so what is known is as old as this time.
+    """
+
+    #: The offset after all records that were fetched, taken or not; None if only librdkafka knows it.
+    fetched: int | None
+    #: The end of what may be read: the high watermark, or the last stable offset with ``read_committed``; None if unknown.
+    end: int | None
+    high_watermark: int | None
+    answered_at: float
+    #: For how long the broker may delay a response, in seconds.
+    wait_s: float = 0.0
+    #: The id of the broker from which the partition is fetched; None while no leader is known.
+    broker: int | None = None
+    #: Whether no Fetch is sent because fetched records wait for the application.
+    held_back: bool = False
+    #: The loop time until which the broker throttles this client, in seconds (KIP-219).
+    throttled_until: float = 0.0
+    #: Why the last Fetch brought nothing, as text; empty after a response.
+    obstacle: str = ""
+
+
 class StopReason(enum.Enum):
     """The reason why the fetcher stopped reading a partition."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.connections import Connections
 from consumer_coord.net.metadata import Broker, Metadata, read_metadata
+from consumer_coord.net.traffic import Listener, Traffic
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
@@ -157,6 +159,23 @@ class ClusterClient:
     def reached(self) -> bool:
         """True after a connection succeeded; False again after a broker refused the credentials or TLS of a connection."""
         return self._connections.reached
+
+    @property
+    def listeners(self) -> weakref.WeakKeyDictionary[Listener, None]:
+        """Are told what happens to the connections, which this client may share with clients of other brokers."""
+        return self._connections.listeners
+
+    def brokers(self) -> tuple[Broker, ...]:
+        """Return the known brokers; the bootstrap addresses while there is no metadata."""
+        return tuple(self.metadata.brokers.values()) or self._bootstrap
+
+    def failing(self, broker: Broker) -> bool:
+        """Return whether the last attempt to connect to a broker failed."""
+        return self._connections.failing(broker)
+
+    def traffic(self, broker: Broker) -> Traffic | None:
+        """Return the figures of the connections to a broker; None if none was ever opened."""
+        return self._connections.traffic(broker)
 
     @property
     def answered_at(self) -> float:

@@ -23,6 +23,7 @@ from consumer_coord.errors import (
     UnsupportedVersionError,
 )
 from consumer_coord.net.broker_versions import release_with, setting_too_new
+from consumer_coord.net.traffic import Traffic
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
@@ -108,7 +109,13 @@ class Connection:
     """
 
     def __init__(
-        self, transport: Transport, address: str, client_id: str, software_version: str, run_blocking: RunBlocking
+        self,
+        transport: Transport,
+        address: str,
+        client_id: str,
+        software_version: str,
+        run_blocking: RunBlocking,
+        traffic: Traffic | None = None,
     ) -> None:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
@@ -117,6 +124,9 @@ class Connection:
         #: True after the broker responded to a request that was sent after the connection was set up.
         self.proven: bool = False
         self._transport = transport
+        self._traffic = traffic or Traffic()
+        #: Whether the connection was set up, and counts as open.
+        self._counted = False
         self._run_blocking = run_blocking
         self._client_id = client_id
         self._software_version = software_version
@@ -147,6 +157,7 @@ class Connection:
         cluster_id: str | None = None,
         node_id: int = -1,
         newest_api_versions: int | None = None,
+        traffic: Traffic | None = None,
     ) -> Connection:
         """Connect, negotiate versions and authenticate, all within ``timeout_ms``.
 
@@ -155,13 +166,14 @@ class Connection:
         REBOOTSTRAP_REQUIRED if another broker now has this address, which brokers before Kafka 4.4 do not report.
         ``newest_api_versions``: the newest version of ApiVersions to send. Using the newest version that the cluster is known
         to serve saves a round trip. Raise :class:`ApiVersionsCutError` if the broker closes the connection on ApiVersions.
+        ``traffic`` counts what is sent and received.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 transport = await environment.connector.connect(host, port)
-                connection = cls(transport, address, client_id, software_version, environment.run_blocking)
+                connection = cls(transport, address, client_id, software_version, environment.run_blocking, traffic)
                 if versions is None:
                     await connection._agree_on_versions(timeout_ms, cluster_id, node_id, newest_api_versions)
                 else:
@@ -174,6 +186,8 @@ class Connection:
             if isinstance(error, TimeoutError) and not isinstance(error, CoordinatorError):
                 raise RequestTimedOutError(f"{address} was not ready for requests within {timeout_ms} ms") from error
             raise
+        connection._counted = True
+        connection._traffic.opened()
         return connection
 
     @property
@@ -317,7 +331,11 @@ class Connection:
             raise
         # The entry remains if the caller is cancelled, so that the late response is recognised and dropped.
         self.last_used = loop.time()
-        self._in_flight[correlation_id] = _InFlight(future, decode, type(message).__name__, self.last_used, ends, quick)
+        name = type(message).__name__
+        self._in_flight[correlation_id] = _InFlight(future, decode, name, self.last_used, ends, quick)
+        self._traffic.requests[name] += 1
+        self._traffic.sent += 1
+        self._traffic.sent_bytes += len(frame)
         if self._timer is None or ends < self._timer.when():
             self._look_at(ends)
         return future
@@ -337,7 +355,8 @@ class Connection:
         for one in late:
             one.future.set_exception(one.timed_out(self.address))
         if late:
-            self._close(DisconnectedError(f"the connection to {self.address} was closed: {late[0].timed_out(self.address)}"))
+            error = late[0].timed_out(self.address)
+            self._lost(DisconnectedError(f"the connection to {self.address} was closed: {error}"), error)
         else:
             self._timer = None
             self._look_at(min((one.ends for one in pending), default=math.inf))
@@ -347,23 +366,34 @@ class Connection:
         if self._closed_by is not None:
             return
         self.last_response_at = asyncio.get_running_loop().time()
+        self._traffic.received += 1
+        self._traffic.received_bytes += len(frame)
         try:
             self._answer(frame)
         except CoordinatorError as error:
-            self._close(error)
+            self._lost(error, error)
         except BaseException as error:
-            self._close(DisconnectedError(f"reading from {self.address} ended: {error!r}"))
+            reason = DisconnectedError(f"reading from {self.address} ended: {error!r}")
+            self._lost(reason, reason)
             raise
 
     def connection_lost(self, reason: CoordinatorError) -> None:
         """Close the connection, because the transport has ended."""
+        self._lost(reason, reason)
+
+    def _lost(self, reason: CoordinatorError, error: CoordinatorError) -> None:
+        """Close the connection for ``reason``, and report ``error`` if a request waited on a connection that was set up."""
+        disturbed = self._closed_by is None and self._counted and bool(self._in_flight)
         self._close(reason)
+        if disturbed:
+            self._traffic.failed(error)
 
     def _answer(self, frame: bytes | memoryview) -> None:
         correlation_id = peek_correlation_id(frame)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:
             raise MalformedMessageError(f"{self.address} answered a request that this client did not send")
+        self._traffic.round_trips.append((self.last_response_at, int((self.last_response_at - waiting.sent_at) * 1e6)))
         if waiting.future.done():
             del self._in_flight[correlation_id]
         elif len(frame) < LARGE_FRAME_BYTES or waiting.quick:
@@ -399,6 +429,9 @@ class Connection:
         if self._closed_by is not None:
             return
         self._closed_by = reason
+        self._traffic.unanswered += len(self._in_flight)
+        if self._counted:
+            self._traffic.closed()
         self._transport.close()
         self._look_at(math.inf)
         for task in self._decoding:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,6 +24,7 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import ApiVersionsCutError, Authenticator, Connection
 from consumer_coord.net.metadata import Broker
 from consumer_coord.net.reach import Reach
+from consumer_coord.net.traffic import Listener, Traffic
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
@@ -54,6 +56,7 @@ _API_VERSIONS_TRIED = (None, None, 3, 0)
 class _Endpoint:
     """The connections to one address, and the failed attempts to connect."""
 
+    traffic: Traffic
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
     #: The pool: connections that recently carried a JoinGroup or SyncGroup, and may carry the next one. The connection with the
@@ -108,7 +111,9 @@ class Connections:
         self._reconnect = Backoff(config.reconnect_backoff_ms, longest_ms, environment.random)
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
-        self._endpoints: defaultdict[tuple[str, int], _Endpoint] = defaultdict(_Endpoint)
+        #: Are told of failures and throttling; a listener that was garbage-collected is removed.
+        self.listeners: weakref.WeakKeyDictionary[Listener, None] = weakref.WeakKeyDictionary()
+        self._endpoints: defaultdict[tuple[str, int], _Endpoint] = defaultdict(lambda: _Endpoint(Traffic(self.listeners)))
         #: The error of the last connection that failed because of credentials or TLS; None after a later connection succeeded.
         self.refusal: AuthenticationError | None = None
         #: True after a connection succeeded; False again after a broker refused the credentials or TLS of a connection.
@@ -150,6 +155,11 @@ class Connections:
             return False, True, 0
         connection = endpoint.open
         return endpoint.not_before > now(), connection is None, 0 if connection is None else connection.in_flight
+
+    def traffic(self, broker: Broker) -> Traffic | None:
+        """Return the figures of the connections to a broker; None if none was ever opened."""
+        endpoint = self._endpoints.get((broker.host, broker.port))
+        return None if endpoint is None else endpoint.traffic
 
     def failing(self, broker: Broker) -> bool:
         """Return whether the last attempt to connect to a broker failed."""
@@ -285,6 +295,7 @@ class Connections:
         limit = min((one for one in (endpoint.api_versions, self._newest_api_versions) if one is not None), default=None)
         if not any(one.open for one in self._endpoints.values()):
             self._reach.trying(broker.address)
+        endpoint.traffic.broker = broker
         try:
             connection = await Connection.open(
                 self.environment,
@@ -298,6 +309,7 @@ class Connections:
                 cluster_id=cluster_id if broker.id >= 0 else None,
                 node_id=broker.id,
                 newest_api_versions=limit,
+                traffic=endpoint.traffic,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request, as a listener that expects SASL would do.
@@ -312,6 +324,7 @@ class Connections:
             endpoint.not_before = now() + backoff.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             endpoint.ask_versions = True
+            endpoint.traffic.not_opened(error)
             raise
         self._reach.reached()
         self.refusal, self.reached = None, True

@@ -189,6 +189,11 @@ class MemberProcess:
         return self.coordinator is not None and self.coordinator.assignment.ownership(partition) is not None
 
     @property
+    def consumer(self) -> SimulatedConsumer | None:
+        """The consumer, from its creation on."""
+        return self._consumer
+
+    @property
     def holdings(self) -> Iterable[Holding]:
         """The partitions that the member owns, each with its :class:`Holding`."""
         return tuple(self._holdings.values())

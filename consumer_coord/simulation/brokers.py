@@ -21,6 +21,7 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.broker.topics import NO_LEADER, Partition
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.simulation.loop import VirtualTimeLoop
@@ -57,8 +58,8 @@ class CountingLog(PartitionLog):
 class ObservedLog(PartitionLog):
     """A log that reports each new record."""
 
-    def __init__(self, retention_bytes: int, max_batch_bytes: int, on_record: OnRecord) -> None:
-        super().__init__(retention_bytes, max_batch_bytes)
+    def __init__(self, settings: LogSettings, on_record: OnRecord) -> None:
+        super().__init__(settings)
         self._on_record = on_record
 
     def append_records(
@@ -159,7 +160,7 @@ class SimulatedCluster:
         )
         self.kafka.topics.new_log = self._new_log
         for partition in self.kafka.topics.by_name[GROUP_METADATA_TOPIC].partitions:
-            partition.log = self._new_log(GROUP_METADATA_TOPIC, partition.index, -1, config.message_max_bytes)
+            partition.log = self._new_log(GROUP_METADATA_TOPIC, partition.index, partition.log.settings)
         for name, count in topics.items():
             self.kafka.create_topic(name, count)
         self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
@@ -192,14 +193,13 @@ class SimulatedCluster:
     def _append_error(self, partition: int) -> int:
         return error_codes.NOT_ENOUGH_REPLICAS if self.kafka.faults.is_full else error_codes.NONE
 
-    def _new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
+    def _new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         if topic != GROUP_METADATA_TOPIC:
             if self._fetching is None:
-                return CountingLog(retention_bytes, max_batch_bytes)
+                return CountingLog(settings)
             number = len(self.logs)
             log = RecordedLog(
-                retention_bytes,
-                max_batch_bytes,
+                settings,
                 number=number,
                 random=Random(f"{self._seed}-log-{number}"),
                 wall_clock_ms=self.wall_clock_ms,
@@ -208,8 +208,8 @@ class SimulatedCluster:
             self.logs.append(log)
             return log
         if self._on_record is None:
-            return PartitionLog(retention_bytes, max_batch_bytes)
-        return ObservedLog(retention_bytes, max_batch_bytes, self._on_record)
+            return PartitionLog(settings)
+        return ObservedLog(settings, self._on_record)
 
     # -- records of user topics -------------------------------------------------------------------------------------
 

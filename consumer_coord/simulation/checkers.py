@@ -33,6 +33,9 @@ The rules, by the names under which they are reported:
 ``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling; a member that does not poll for
                   ``max.poll.interval.ms`` leaves
 ``stranded``      an owned partition is fetched, is paused, or waits for its position
+``health``        a member that has not delivered a record of the log for longer than a limit is unhealthy and names the
+                  partition, unless its application is the reason; a member that has delivered everything does not say that
+                  records are owed (members that read columns; see ``health.py``)
 ``generations``   generations only increase, and records of a generation do not change its members
 ``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
 ``plans``         no leader rejects a plan of a built-in assignor

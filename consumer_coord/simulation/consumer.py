@@ -107,6 +107,11 @@ class SimulatedConsumer(AsyncGroupConsumer):
         return self.plane if self._arrow is None else FetchWitness(self._arrow.plane)
 
     @property
+    def sees_ends(self) -> bool:
+        """Whether the data plane in use sees what leaders say about the ends of logs: this package's own Fetch."""
+        return self._made is not None and self._made.worker.plane.log_ends() is not None
+
+    @property
     def subscribed(self) -> bool:
         """Whether the consumer has a subscription. ``unsubscribe()`` removes the subscription only after the last callback."""
         return self._subscription is not NOTHING

@@ -183,6 +183,13 @@ class SimulatedPlane:
         """Return nothing, because no statistics are simulated."""
         return {}
 
+    def log_ends(self) -> None:
+        """Return None, as for librdkafka."""
+
+    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return nothing, as for librdkafka."""
+        return {}
+
     async def close(self) -> None:
         if not self.closed:
             await self._run(self._close)

@@ -85,6 +85,7 @@ class _Course(World):
             if not any(fault.kind == "swallow" for fault in self.scenario.faults):
                 # A stable group has overcome every fault, except connections that are silently dead.
                 self.troubled_until = self.loop.time()
+            self.health.all_read(self.lives)
             await self._read_beside_wrong_answers()
             await self._end()
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from consumer_coord.broker.partition_log import PartitionLog
+from consumer_coord.broker.topic_settings import LogSettings
 
 #: The producers of transactions, by producer id.
 _PRODUCERS = (7, 8)
@@ -28,15 +29,14 @@ class RecordedLog(PartitionLog):
 
     def __init__(
         self,
-        retention_bytes: int,
-        max_batch_bytes: int,
+        settings: LogSettings,
         *,
         number: int,
         random: Random,
         wall_clock_ms: Callable[[], int],
         transactions: bool,
     ) -> None:
-        super().__init__(retention_bytes, max_batch_bytes)
+        super().__init__(settings)
         self.number = number
         #: Whether every transaction ends with the call that began it.
         self.calm = not transactions

@@ -9,6 +9,8 @@ import attrs
 
 from assignors import BUILT_IN
 from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.health import HealthRule
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.scenario import Scenario
@@ -36,6 +38,14 @@ class World(Stage):
         self._life_numbers: dict[str, int] = {}
         self._random = Random(f"{scenario.seed}-world")
         self._topics = list(scenario.topics)
+        self.health = HealthRule(self.checkers, self.cluster)
+
+    def _on_request(self, client: str) -> None:
+        super()._on_request(client)
+        try:
+            self.health.look(self.lives, self.loop.time())
+        except Violation as breach:
+            self.fail(breach)
 
     # -- members ----------------------------------------------------------------------------------------------------
 

@@ -504,12 +504,13 @@ async def test_commits_in_a_transaction_carry_it_too(bench: Bench) -> None:
     await client.join()
     offsets = bench.coordinator.offsets
 
-    async def commit(epoch: int, member_id: str = "a") -> int:
+    async def commit(epoch: int, member_id: str = "a", version: int = 5) -> int:
         committer = Committer(GROUP, epoch, member_id)
-        return (await offsets.txn_commit(committer, [Commit("orders", 0, 7, topic_id=topic_id)], 1, 0))[0][1]
+        return (await offsets.commit(version, committer, [Commit("orders", 0, 7, topic_id=topic_id)], 1, 0))[0][1]
 
     assert await commit(client.epoch) == 0
-    assert await commit(client.epoch - 1) == error_codes.ILLEGAL_GENERATION, "what producers know instead of STALE_MEMBER_EPOCH"
+    assert await commit(client.epoch - 1) == error_codes.ILLEGAL_GENERATION, "what old producers know instead"
+    assert await commit(client.epoch - 1, version=6) == error_codes.STALE_MEMBER_EPOCH
     assert await commit(client.epoch, "stranger") == error_codes.UNKNOWN_MEMBER_ID
     assert await commit(-1, "") == 0, "a producer that does not say for whom"
     assert bench.committed() is None

@@ -18,6 +18,8 @@ from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.codec import decode_response, encode_request
 from consumer_coord.wire.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
     CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -26,6 +28,7 @@ from consumer_coord.wire.messages.admin import (
     DeleteTopicState,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
 )
 from consumer_coord.wire.messages.cluster import (
     ApiVersionsRequest,
@@ -78,6 +81,18 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
+)
+from consumer_coord.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from consumer_coord.wire.schema import Struct
 from tests.support.broker.bench import subscription
@@ -174,6 +189,20 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     23: lambda version: OffsetForLeaderEpochRequest(
         topics=(OffsetForLeaderTopic(topic="orders", partitions=(OffsetForLeaderPartition(partition=0, leader_epoch=0),)),)
     ),
+    24: lambda version: AddPartitionsToTxnRequest(
+        transactions=(AddPartitionsToTxnTransaction("t", 1, 0, topics=(AddPartitionsToTxnTopic("orders", (0,)),)),)
+        if version >= 4
+        else (),
+        v3_and_below_transactional_id="" if version >= 4 else "t",
+        v3_and_below_topics=() if version >= 4 else (AddPartitionsToTxnTopic("orders", (0,)),),
+    ),
+    25: lambda version: AddOffsetsToTxnRequest(transactional_id="t", group_id="group"),
+    26: lambda version: EndTxnRequest(transactional_id="t", committed=True),
+    28: lambda version: TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id="simple",
+        topics=(TxnOffsetCommitRequestTopic(name="orders", partitions=(TxnOffsetCommitRequestPartition(0, 1),)),),
+    ),
     32: lambda version: DescribeConfigsRequest(
         resources=(
             DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=None),
@@ -184,11 +213,16 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         topics=(CreatePartitionsTopic(name="orders", count=1, assignments=None),), timeout_ms=1_000
     ),
     42: lambda version: DeleteGroupsRequest(groups_names=("absent",)),
+    44: lambda version: IncrementalAlterConfigsRequest(
+        resources=(AlterConfigsResource(2, "orders", (AlterableConfig("retention.ms", 0, "9"),)),), validate_only=True
+    ),
     47: lambda version: OffsetDeleteRequest(
         group_id="simple",
         topics=(OffsetDeleteRequestTopic(name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),),
     ),
     60: lambda version: DescribeClusterRequest(),
+    65: lambda version: DescribeTransactionsRequest(transactional_ids=("t",)),
+    66: lambda version: ListTransactionsRequest(),
     68: lambda version: ConsumerGroupHeartbeatRequest(
         group_id="modern",
         member_id=f"member-{version}" if version else "",
@@ -219,11 +253,18 @@ HANDLED: Mapping[int, tuple[int, int]] = {
     21: (0, 2),
     22: (0, 5),
     23: (2, 4),
+    24: (0, 5),
+    25: (0, 4),
+    26: (0, 5),
+    28: (0, 6),
     32: (1, 4),
     37: (0, 3),
     42: (0, 3),
+    44: (0, 1),
     47: (0, 0),
     60: (0, 1),
+    65: (0, 0),
+    66: (0, 2),
     68: (0, 1),
     69: (0, 1),
 }

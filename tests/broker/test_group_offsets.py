@@ -165,7 +165,8 @@ async def test_offsets_of_a_deleted_topic_go_with_it(bench: Bench) -> None:
 
 async def txn_commit(bench: Bench, offset: int, producer_id: int = 7, **committer: object) -> int:
     """Commit the offset of orders-0 in a transaction; its error code."""
-    results = await bench.coordinator.offsets.txn_commit(
+    results = await bench.coordinator.offsets.commit(
+        5,
         Committer(GROUP, **committer),  # type: ignore[arg-type]  # keywords of the class
         [Commit("orders", 0, offset)],
         producer_id,
@@ -183,7 +184,7 @@ async def test_an_offset_in_a_transaction_counts_when_the_transaction_does(bench
     await bench.commit(1)
     assert await txn_commit(bench, 5) == 0
     assert (bench.committed(), bench.committed(require_stable=True)) == (1, UNSTABLE)
-    assert bench.coordinator.offsets.end_transaction(0, 7, 0, committed=True) == 0
+    assert bench.coordinator.offsets.end_transaction(0, 7, 0, committed=True)
     assert bench.committed(require_stable=True) == 5
     assert await txn_commit(bench, 9) == 0
     bench.coordinator.offsets.end_transaction(0, 7, 0, committed=False)

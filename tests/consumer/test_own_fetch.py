@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
+import pyarrow
 import pytest
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaError, KafkaException
 from consumer_coord.fetch import FetchedRecords, Fetcher
-from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produce, row, take
+from tests.support.columns.batches import Rec, batch
+from tests.support.columns.old_messages import OFFSETS, every_kind
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, change_log, consumer, produce, row, take
 from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
 
@@ -136,6 +140,35 @@ def test_messages_come_before_columns_or_after_them_but_not_both(kafka: Embedded
         eventually(lambda: found == 2 * COUNT, step=read)
         with pytest.raises(KafkaException, match="reads columns"):
             two.poll(0)
+
+
+@pytest.mark.parametrize("start", [0, 7, 8, OFFSETS[-1]])
+def test_records_of_old_formats_are_read(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    """Topics that are older than Kafka 0.11 still have them. A start may be inside a compressed message."""
+
+    def read_old(self: PartitionLog, offset: int, *_: Any, **options: Any) -> bytes:
+        return every_kind() if offset <= OFFSETS[-1] else b""
+
+    with EmbeddedKafka(topics={"orders": 1}, config=BROKER) as kafka:
+        change_log(kafka, lambda log: log.append(batch([Rec(at) for at in range(OFFSETS[-1] + 1)]), 0))
+        monkeypatch.setattr(PartitionLog, "read", read_old)
+        monkeypatch.setattr(PartitionLog, "available", lambda *_, **options: len(every_kind()))
+        expected = [offset for offset in OFFSETS if offset >= start]
+        with own(kafka, enable_auto_commit=False) as one:
+            one.assign([row(0, start)])
+            messages = take(one, len(expected))
+            assert [each.offset() for each in messages] == expected
+            assert messages[-1].value() == b"v" * 3
+            (position,) = one.position([row(0)])
+            assert position.offset == OFFSETS[-1] + 1
+        with own(kafka, enable_auto_commit=False) as one:
+            one.assign([row(0, start)])
+            columns: list[Any] = []
+
+            def step() -> None:
+                columns.extend(pyarrow.record_batch(one.consume_arrow(timeout=0.1, columns=["offset"]))["offset"].to_pylist())
+
+            eventually(lambda: columns == expected, step=step, shows=lambda: columns)
 
 
 @pytest.mark.parametrize("way", ["poll", "consume"])

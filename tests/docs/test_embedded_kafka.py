@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.topic_settings import TOPIC_SETTINGS
 from consumer_coord.wire.apis import APIS
 from tests.support.broker.client_versions import PAGE, documented
 
@@ -23,3 +26,11 @@ def test_no_client_is_said_to_use_what_is_not_served() -> None:
     for client, uses in rows.items():
         for api, version in uses:
             assert version in served[api] or api == "ApiVersions", f"{client}: {api} {version}"
+
+
+def test_the_page_lists_the_topic_settings_that_have_an_effect() -> None:
+    section = PAGE.read_text().partition("## Settings of topics\n")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `([a-z.]+)` \|", section, re.MULTILINE))
+    assert listed == {name for name, setting in TOPIC_SETTINGS.items() if setting.effective}
+    stored = section.partition("The others are only stored:")[2].partition(" and so on")[0]
+    assert not {name for name in re.findall(r"`([a-z.]+)`", stored) if TOPIC_SETTINGS[name].effective}

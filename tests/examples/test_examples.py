@@ -14,7 +14,10 @@ from confluent_kafka import Producer, TopicPartition
 from starlette.testclient import TestClient
 
 from consumer_coord import GroupConsumer
+from consumer_coord.broker import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.wire import error_codes
+from examples.exactly_once import Billing
 from examples.web_service import make_app
 from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
@@ -94,3 +97,26 @@ def test_the_web_service_counts_while_it_serves_and_leaves_when_it_ends(kafka: E
 
 def wait_assignment(consumer: GroupConsumer) -> list[TopicPartition]:
     return eventually(consumer.assignment, step=lambda: consumer.poll(0.1))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_orders_are_billed_exactly_once(kafka: EmbeddedKafka, protocol: str) -> None:
+    """Also those of a transaction that is aborted because a commit of its offsets fails."""
+    kafka.create_topic("invoices", 2)
+    kafka.add_fault("TxnOffsetCommit", Fault(error_code=error_codes.ILLEGAL_GENERATION), nth=2)
+    billing = Billing(kafka.bootstrap_servers, "orders", "invoices", "billing", batch=20, protocol=protocol)
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers", "auto.offset.reset": "earliest"}
+    invoices: list[bytes | None] = []
+    with GroupConsumer({**config, "isolation.level": "read_committed"}) as reader:
+        reader.subscribe(["invoices"])
+
+        def billed() -> bool:
+            billing.step(0.05)
+            invoices.extend(message.value() for message in reader.consume(100, 0.05))
+            return len(invoices) >= 100
+
+        eventually(billed, "all invoices")
+        assert not reader.consume(1, 0.2)
+    billing.close()
+    assert billing.aborted == 1
+    assert len(invoices) == len(set(invoices)) == 100

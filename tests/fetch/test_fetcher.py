@@ -630,7 +630,7 @@ def test_a_topic_that_may_not_be_read() -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda data: data[:16] + b"\1" + data[17:], "record format 1"),
+        (lambda data: data[:16] + b"\3" + data[17:], "unknown record format 3"),
         (
             lambda data: data[:8] + b"\xff\xff\xff\xff" + data[12:],
             "is invalid: its header states",

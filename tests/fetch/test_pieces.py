@@ -26,6 +26,7 @@ from consumer_coord.wire.messages.log import (
     FetchResponse,
     PartitionData,
 )
+from tests.support.columns.old_messages import OFFSETS, each_kind
 from tests.support.group.virtual import in_virtual_time
 
 IDS = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
@@ -72,6 +73,25 @@ def test_any_bytes_have_a_reach_or_raise(junk: bytes, offset: int) -> None:
         assert 0 <= found.begin <= found.end <= len(data)
         assert found.next_offset >= offset
         assert (found.next_offset > offset) == (found.begin < found.end)
+
+
+def test_a_message_of_an_old_format_is_a_batch_of_its_own() -> None:
+    sizes = [len(one) for one in each_kind()]
+    old, current = b"".join(each_kind()), batch(OFFSETS[-1] + 1, 3, 5)
+    whole = len(old)
+    assert reach(old, 0) == Reach(0, whole, OFFSETS[-1] + 1, -1, 9)
+    assert reach(old + current, 0) == Reach(0, whole + len(current), OFFSETS[-1] + 4, 5, 12)
+    # Offset 8 is inside the fifth message, which contains the offsets 7, 8 and 10.
+    inside = reach(old, 8)
+    assert (inside.begin, inside.end, inside.next_offset) == (sum(sizes[:4]), whole, OFFSETS[-1] + 1)
+    cut = reach(old[:-1], 0)
+    assert (cut.end, cut.next_offset) == (whole - sizes[-1], 17)
+    with pytest.raises(MalformedMessageError, match="has no complete record batch at offset 0, only 20 bytes"):
+        reach(old[:20], 0)
+    with pytest.raises(MalformedMessageError, match="has the wrong offsets 0 to 0"):
+        reach(old + old, 0)
+    with pytest.raises(MalformedMessageError, match="states a size of 12 bytes"):
+        reach(old[:8] + bytes(4) + old[12:], 0)
 
 
 def test_batches_before_the_offset_are_skipped() -> None:

@@ -142,6 +142,8 @@ class KafkaPythonMessage:
             name = spec.name
             if name.endswith("_authorized_operations") and name not in fields:
                 name = "authorized_operations"  # kafka-python removes the prefix
+            if name == "generation_id_or_member_epoch" and name not in fields:
+                name = "generation_id"  # the name before version 6 of TxnOffsetCommit
             converted[name] = self._value(fields[name], spec, field)
         return their_type(version=self._version, **converted)
 

@@ -43,6 +43,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     "few_sessions": ("tests/integration/kafka/test_fetcher.py",),
     "modern_kafka": ("tests/conformance/broker/test_consumer_against_kafka.py",),
     "kafka3": (
+        "tests/integration/kafka/three_brokers/test_health.py",
         "tests/integration/kafka/three_brokers/test_restarts_and_kills.py",
         "tests/integration/kafka/three_brokers/test_torture_soak.py",
         "tests/integration/kafka/three_brokers/test_unclean_election.py",

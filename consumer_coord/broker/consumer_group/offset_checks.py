@@ -11,6 +11,8 @@ from consumer_coord.wire import error_codes
 
 #: The first version of OffsetCommit with member epochs.
 _MEMBER_EPOCHS_FROM = 9
+#: The first version of TxnOffsetCommit that reports a stale member epoch as such.
+_TXN_STALE_FROM = 6
 
 
 def check_commit(
@@ -41,7 +43,7 @@ def check_commit(
         return error_codes.UNSUPPORTED_VERSION
     if member_epoch == member.member_epoch:
         return error_codes.NONE
-    stale = error_codes.ILLEGAL_GENERATION if transactional else _stale(member)
+    stale = error_codes.ILLEGAL_GENERATION if transactional and api_version < _TXN_STALE_FROM else _stale(member)
     if member_epoch > member.member_epoch or not assignment_epochs:
         return stale
     for topic_id, partition in partitions:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
+
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.topics import TOPIC_CONFIGS, Topic, check_topic_configs, name_problem
+from consumer_coord.broker.topic_settings import TOPIC_SETTINGS, as_list, check_topic_settings, default_of
+from consumer_coord.broker.topics import Topic, name_problem
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.admin import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -28,6 +33,8 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from consumer_coord.wire.schema import ZERO_UUID
 
@@ -41,6 +48,8 @@ _GROUP_RESOURCE = 32
 _SOURCE_TOPIC = 1
 _SOURCE_STATIC_BROKER = 4
 _SOURCE_DEFAULT = 5
+#: The operations of IncrementalAlterConfigs.
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 #: A setting of a group (``GroupConfig``) -> the broker setting that has its value in this broker.
 _GROUP_CONFIGS = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
@@ -65,7 +74,7 @@ def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice
         if twice:
             raise _RefusedError("the request names this topic twice", code=error_codes.INVALID_REQUEST)
         partitions, factor, assignments = _layout(node, wanted)
-        configs = check_topic_configs({config.name: config.value for config in wanted.configs})
+        configs = check_topic_settings({config.name: config.value for config in wanted.configs})
     except (_RefusedError, ConfigurationError) as error:
         error_code = error.code or error_codes.INVALID_CONFIG
         return CreatableTopicResult(name=wanted.name, error_code=error_code, error_message=str(error), configs=())
@@ -199,7 +208,7 @@ async def describe_configs(
 
 
 def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-    settings: Mapping[str, tuple[str, int]] = {}
+    settings: Mapping[str, _Described] = {}
     error_code, message = error_codes.NONE, None
     try:
         settings = _settings(node, resource)
@@ -214,19 +223,29 @@ def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeCo
         configs=tuple(
             DescribeConfigsResourceResult(
                 name=name,
-                value=value,
+                value=found.value,
                 read_only=resource.resource_type == _BROKER_RESOURCE,
-                config_source=source,
+                config_source=found.source,
+                config_type=found.kind,
                 documentation=None,
             )
-            for name, (value, source) in settings.items()
+            for name, found in settings.items()
             if not wanted or name in wanted
         ),
     )
 
 
-def _settings(node: BrokerNode, resource: DescribeConfigsResource) -> Mapping[str, tuple[str, int]]:
-    """Return name -> (value, source) of all settings of a resource; raise an error if there is no such resource."""
+@attrs.frozen
+class _Described:
+    """The value of a setting, its source, and its type (0 if the type is not known)."""
+
+    value: str
+    source: int
+    kind: int = 0
+
+
+def _settings(node: BrokerNode, resource: DescribeConfigsResource) -> Mapping[str, _Described]:
+    """Return name -> value of all settings of a resource; raise an error if there is no such resource."""
     cluster = node.cluster
     if resource.resource_type == _TOPIC_RESOURCE:
         topic = cluster.topics.by_name.get(resource.resource_name)
@@ -239,7 +258,7 @@ def _settings(node: BrokerNode, resource: DescribeConfigsResource) -> Mapping[st
             raise _RefusedError(f"broker {resource.resource_name!r} does not exist", code=error_codes.INVALID_REQUEST)
         defaults = type(cluster.config)().to_mapping()
         return {
-            name: (value, _SOURCE_DEFAULT if value == defaults[name] else _SOURCE_STATIC_BROKER)
+            name: _Described(value, _SOURCE_DEFAULT if value == defaults[name] else _SOURCE_STATIC_BROKER)
             for name, value in settings.items()
         }
     if resource.resource_type != _GROUP_RESOURCE:
@@ -247,21 +266,74 @@ def _settings(node: BrokerNode, resource: DescribeConfigsResource) -> Mapping[st
         raise _RefusedError(problem, code=error_codes.INVALID_REQUEST)
     if not resource.resource_name:
         raise _RefusedError("the name of a group is missing", code=error_codes.INVALID_REQUEST)
-    return {name: (settings[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
+    return {name: _Described(settings[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
 
 
-def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, tuple[str, int]]:
+def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, _Described]:
     config = node.cluster.config
-    defaults = {
-        "retention.bytes": str(-1 if topic.internal else config.log_retention_bytes),
-        "max.message.bytes": str(config.message_max_bytes),
-        "cleanup.policy": "delete",
-        "retention.ms": "-1",
-        "compression.type": "producer",
-        "min.insync.replicas": "1",
-        "message.timestamp.type": "CreateTime",
-    }
-    return {
-        name: (topic.configs[name], _SOURCE_TOPIC) if name in topic.configs else (defaults[name], _SOURCE_DEFAULT)
-        for name in TOPIC_CONFIGS
-    }
+    found = {}
+    for name, setting in TOPIC_SETTINGS.items():
+        value, source = topic.configs.get(name), _SOURCE_TOPIC
+        if value is None:
+            value, source = default_of(name, config), _SOURCE_DEFAULT
+        found[name] = _Described(value, source, setting.kind)
+    return found
+
+
+# -- changing settings
+
+
+async def incremental_alter_configs(
+    node: BrokerNode, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Serve IncrementalAlterConfigs for topics; the settings of brokers and groups stay as they are."""
+    named = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+    responses = []
+    for resource, name in zip(request.resources, named, strict=True):
+        error_code, message = error_codes.NONE, None
+        try:
+            if named.count(name) > 1:
+                raise _RefusedError("a resource may occur only once", code=error_codes.INVALID_REQUEST)
+            changed = _altered(node, resource)
+            if not request.validate_only:
+                node.cluster.change_settings(resource.resource_name, changed)
+        except (_RefusedError, ConfigurationError) as error:
+            error_code, message = error.code or error_codes.INVALID_CONFIG, str(error)
+        responses.append(AlterConfigsResourceResponse(error_code, message, *name))
+    return IncrementalAlterConfigsResponse(responses=tuple(responses))
+
+
+def _altered(node: BrokerNode, resource: AlterConfigsResource) -> Mapping[str, str]:
+    """Return the settings of a topic after the operations; raise an error for an operation that is not possible."""
+    if resource.resource_type != _TOPIC_RESOURCE:
+        raise _RefusedError("this broker changes only the settings of topics", code=error_codes.INVALID_REQUEST)
+    topic = node.cluster.topics.by_name.get(resource.resource_name)
+    if topic is None:
+        raise _RefusedError("the topic does not exist", code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    names = [config.name for config in resource.configs]
+    if len(set(names)) < len(names):
+        raise _RefusedError("a setting may occur only once", code=error_codes.INVALID_REQUEST)
+    configs: dict[str, str | None] = dict(topic.configs)
+    for config in resource.configs:
+        operation, value = config.config_operation, config.value
+        if operation not in (_SET, _DELETE, _APPEND, _SUBTRACT):
+            raise _RefusedError(f"there is no operation {operation}", code=error_codes.INVALID_REQUEST)
+        if operation == _DELETE:
+            configs.pop(config.name, None)
+            continue
+        if value is None:
+            raise _RefusedError(f"setting {config.name} needs a value", code=error_codes.INVALID_REQUEST)
+        if operation != _SET:
+            value = _changed_list(node, topic, config.name, value.split(","), add=operation == _APPEND)
+        configs[config.name] = value
+    return check_topic_settings(configs)
+
+
+def _changed_list(node: BrokerNode, topic: Topic, name: str, elements: Sequence[str], *, add: bool) -> str:
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None or not setting.is_list:
+        raise ConfigurationError(f"{name} is not a list")
+    present = as_list(topic.configs.get(name, default_of(name, node.cluster.config)))
+    if add:
+        return ",".join(dict.fromkeys((*present, *elements)))
+    return ",".join(one for one in present if one not in elements)

@@ -13,7 +13,7 @@ from consumer_coord.wire.schema import FieldSpec, Struct, fields_of
 #: number.
 _NAMES = frozenset(
     {"group_id", "index", "key", "member_id", "name", "partition", "partition_index"}
-    | {"resource_name", "resource_type", "session_id", "topic", "topic_id"}
+    | {"resource_name", "resource_type", "session_id", "topic", "topic_id", "transactional_id"}
 )
 #: Fields of a response -> their names in the request, if different.
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -22,8 +22,13 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "partition_index": ("partition_index", "partition"),
     "partition_responses": ("partition_data",),
     "partitions": ("partitions", "partition_indexes"),
-    "responses": ("topics", "topic_data", "topic_names"),
+    "responses": ("topics", "topic_data", "topic_names", "resources"),
+    "results_by_partition": ("partitions",),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_transaction": ("transactions",),
     "results": ("topics", "resources", "groups_names"),
+    "topic_results": ("topics",),
+    "transaction_states": ("transactional_ids",),
 }
 #: The values of other fields in a failed response. Fields that may be null are null.
 _NOTHING = {"metadata": "", "records": b""} | dict.fromkeys(
@@ -44,7 +49,7 @@ def _failed(kind: type[Struct], asked: Any, version: int, error_code: int) -> St
     for spec in fields_of(kind):
         if version not in spec.versions:
             continue
-        if spec.name == "error_code":
+        if spec.name in ("error_code", "partition_error_code"):
             values[spec.name] = error_code
         elif spec.name in _NOTHING:
             values[spec.name] = _NOTHING[spec.name]

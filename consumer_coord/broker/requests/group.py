@@ -36,7 +36,7 @@ _NO_NODE = -1
 async def find_coordinator(
     node: BrokerNode, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Serve FindCoordinator for groups. This broker has no transaction coordinators."""
+    """Serve FindCoordinator for groups and transactions."""
     if context.api_version >= _BATCHED_FROM:
         return FindCoordinatorResponse(
             coordinators=tuple(_coordinator(node, key, request.key_type) for key in request.coordinator_keys)
@@ -53,14 +53,13 @@ async def find_coordinator(
 
 def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
     error_code, message = error_codes.NONE, None
-    if key_type == _TRANSACTION:
-        # This error is not retriable, because a transactional producer must not retry forever.
-        error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        message = "the embedded broker has no transactions"
-    elif key_type != _GROUP:
+    if key_type not in (_GROUP, _TRANSACTION):
         error_code, message = error_codes.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
     else:
-        found = node.cluster.coordinator_of(key)
+        cluster = node.cluster
+        if key_type == _TRANSACTION:
+            cluster.create_transaction_topic()
+        found = cluster.transaction_coordinator_of(key) if key_type == _TRANSACTION else cluster.coordinator_of(key)
         if found is not None:
             return Coordinator(
                 key=key, node_id=found.broker_id, host=found.host, port=found.port, error_code=0, error_message=None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,7 +10,12 @@ from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.partition_log import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from consumer_coord.broker.record_batch import BatchHeader, is_transactional, read_header
+from consumer_coord.broker.requests.failed import error_response
+from consumer_coord.broker.requests.transactions import PRODUCE_VERSIONS, add_or_verify
 from consumer_coord.broker.topics import Partition
+from consumer_coord.broker.transaction import ProducerEpoch
+from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.log import (
     DeleteRecordsPartition,
@@ -19,8 +24,6 @@ from consumer_coord.wire.messages.log import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
     EpochEndOffset,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -43,6 +46,13 @@ T = TypeVar("T")
 
 #: The ``isolation_level`` of a consumer that must not read records of open or aborted transactions.
 READ_COMMITTED = 1
+#: Errors of the transaction coordinator that a producer gets as NOT_ENOUGH_REPLICAS, because old producers retry after it.
+_UNVERIFIED = (
+    error_codes.NETWORK_EXCEPTION,
+    error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+    error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_COORDINATOR,
+)
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
@@ -77,8 +87,14 @@ def _by_topic(
 
 async def produce(node: BrokerNode, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
     """Serve Produce: append batches; return None for acks=0, because this request has no response."""
-    asked = ((topic.name, topic.partition_data) for topic in request.topic_data)
-    response = ProduceResponse(responses=_by_topic(TopicProduceResponse, asked, partial(_append, node, request)))
+    code, verdicts = _verify(node, context.api_version, request)
+    if code:
+        response = error_response(request, context.api_version, code)
+        assert isinstance(response, ProduceResponse)
+    else:
+        asked = ((topic.name, topic.partition_data) for topic in request.topic_data)
+        row = partial(_append, node, request, verdicts)
+        response = ProduceResponse(responses=_by_topic(TopicProduceResponse, asked, row))
     if request.acks == 0:
         failed = [p for topic in response.responses for p in topic.partition_responses if p.error_code]
         if failed:
@@ -88,20 +104,54 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
     return response
 
 
-def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+def _verify(node: BrokerNode, version: int, request: ProduceRequest) -> tuple[int, Mapping[tuple[str, int], int]]:
+    """Verify the partitions with transactional batches; return (error code of the request, codes of these partitions)."""
+    headers: dict[tuple[str, int], BatchHeader] = {}
+    flagged = False
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records and is_transactional(data.records):
+                flagged = True
+                try:
+                    header = read_header(data.records)
+                except MalformedMessageError:
+                    continue  # The append reports the error.
+                if header.transactional:
+                    headers[topic.name, data.index] = header
+    if flagged and request.transactional_id is None:
+        return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {}
+    if not headers or request.transactional_id is None:
+        return error_codes.NONE, {}
+    producers = {ProducerEpoch(header.producer_id, header.producer_epoch) for header in headers.values()}
+    if len(producers) > 1:
+        return error_codes.INVALID_PRODUCER_ID_MAPPING, {}
+    sequences = {one: header.base_sequence for one, header in headers.items()}
+    codes = add_or_verify(node, request.transactional_id, producers.pop(), sequences, version, PRODUCE_VERSIONS)
+    retriable = _UNVERIFIED if version >= PRODUCE_VERSIONS[1] else (*_UNVERIFIED, error_codes.CONCURRENT_TRANSACTIONS)
+    return error_codes.NONE, {
+        one: error_codes.NOT_ENOUGH_REPLICAS if code in retriable else code for one, code in codes.items()
+    }
+
+
+def _append(
+    node: BrokerNode,
+    request: ProduceRequest,
+    verdicts: Mapping[tuple[str, int], int],
+    topic: str,
+    data: PartitionProduceData,
+) -> PartitionProduceResponse:
     error_code, partition = _find(node, topic, data.index)
     message = None
+    verdict = verdicts.get((topic, data.index))
     if request.acks not in _LEGAL_ACKS:
         error_code = error_codes.INVALID_REQUIRED_ACKS
     elif partition is not None and node.cluster.topics.by_name[topic].internal:
         error_code = error_codes.INVALID_TOPIC_EXCEPTION
-    elif request.transactional_id is not None:
-        error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif error_code == error_codes.NONE:
-        error_code = node.cluster.append_error()
+        error_code = verdict or node.cluster.append_error()
     if error_code == error_codes.NONE and partition is not None:
         try:
-            base_offset = partition.log.append(data.records or b"", partition.leader_epoch)
+            base_offset = partition.log.append(data.records or b"", partition.leader_epoch, verified=verdict is not None)
         except AppendError as error:
             error_code, message = error.code, str(error)
         else:
@@ -113,15 +163,6 @@ def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: Partiti
                 log_start_offset=partition.log.log_start_offset,
             )
     return PartitionProduceResponse(index=data.index, error_code=error_code, base_offset=-1, error_message=message)
-
-
-async def init_producer_id(node: BrokerNode, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Serve InitProducerId: return a new id for an idempotent producer; refuse a transactional producer."""
-    if request.transactional_id is not None:
-        return InitProducerIdResponse(
-            error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
-        )
-    return InitProducerIdResponse(error_code=error_codes.NONE, producer_id=node.cluster.next_producer_id(), producer_epoch=0)
 
 
 # -- offsets and epochs

@@ -15,9 +15,16 @@ import attrs
 
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets
+from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets, transactions
+from consumer_coord.broker.transaction import NEW_CLIENT
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from consumer_coord.wire.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from consumer_coord.wire.schema import Struct
 
 #: The node id in a request that does not name a node.
@@ -38,6 +45,14 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
 
 
+#: By this feature, clients learn that each transaction has an epoch of its own, and need not add partitions (KIP-890).
+_FEATURE = "transaction.version"
+_SUPPORTED = (SupportedFeatureKey(_FEATURE, 0, NEW_CLIENT),)
+_FINALIZED = (FinalizedFeatureKey(_FEATURE, NEW_CLIENT, NEW_CLIENT),)
+#: Clients of older versions refuse features whose lowest version is 0.
+_ZERO_FEATURES_FROM = 4
+
+
 async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     named = (request.client_software_name, request.client_software_version)
     nameless = context.api_version >= _SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, named))
@@ -51,7 +66,10 @@ async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiV
         api_keys=tuple(
             ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
             for key, served in SERVED.items()
-        )
+        ),
+        supported_features=_SUPPORTED if context.api_version >= _ZERO_FEATURES_FROM else (),
+        finalized_features_epoch=0,
+        finalized_features=_FINALIZED,
     )
 
 
@@ -74,13 +92,20 @@ SERVED: Mapping[int, Served] = {
     19: Served(2, 7, admin.create_topics),
     20: Served(1, 6, admin.delete_topics),
     21: Served(0, 2, log.delete_records),
-    22: Served(0, 5, log.init_producer_id),
+    22: Served(0, 5, transactions.init_producer_id),
     23: Served(2, 4, log.offset_for_leader_epoch),
+    24: Served(0, 5, transactions.add_partitions_to_txn),
+    25: Served(0, 4, transactions.add_offsets_to_txn),
+    26: Served(0, 5, transactions.end_txn),
+    28: Served(0, 6, transactions.txn_offset_commit),
     32: Served(1, 4, admin.describe_configs),
     37: Served(0, 3, admin.create_partitions),
     42: Served(0, 3, group.delete_groups),
+    44: Served(0, 1, admin.incremental_alter_configs),
     47: Served(0, 0, offsets.offset_delete),
     60: Served(0, 1, metadata.describe_cluster),
+    65: Served(0, 0, transactions.describe_transactions),
+    66: Served(0, 2, transactions.list_transactions),
     68: Served(0, 1, lambda node, *asked: node.coordinator.consumer_group_heartbeat(*asked)),
     69: Served(0, 1, group.consumer_group_describe),
 }

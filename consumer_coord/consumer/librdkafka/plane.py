@@ -80,10 +80,9 @@ class Librdkafka:
     """
 
     def __init__(self, settings: Mapping[str, Any], *, fetches: bool = True, **keywords: Any) -> None:
-        """Check the settings, and create the handle: if it ``fetches`` the messages, or the settings have callbacks."""
+        """Check the settings, and create the handle if it ``fetches`` the messages."""
         self.settings = settings
-        self._fetches = fetches
-        needed = own_because is None and (fetches or self._has_callbacks)
+        needed = own_because is None and fetches
         #: The arguments of librdkafka's callbacks since the last :meth:`events`.
         self.reported: deque[Any] = deque(maxlen=_MOST_EVENTS)
         #: True if the last wait returned no message, so that probably no message is available.
@@ -98,10 +97,6 @@ class Librdkafka:
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
                 made[name] = self.reported.append
-        if not fetches:
-            # The statistics come from this package's own Fetch.
-            for name in ("stats_cb", "statistics.interval.ms"):
-                made.pop(name, None)
         self._made_of = made, keywords
         #: librdkafka's handle; after :meth:`release`, the next use creates another handle.
         self.handle: Any = self._make() if needed else _Released(self)
@@ -110,16 +105,8 @@ class Librdkafka:
         #: librdkafka reports the end again.
         self._reports_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
-    @property
-    def _has_callbacks(self) -> bool:
-        names = (*_CALLBACKS, "oauth_cb") if self._fetches else ("error_cb", "throttle_cb", "oauth_cb")
-        return any(self.settings.get(name) is not None for name in names)
-
     def _prepared(self, settings: Mapping[str, Any], needed: bool) -> dict[str, Any]:
         """Return the settings of the handle. Check their names if there is no handle, which would check them."""
-        silent = [name for name in ("error_cb", "throttle_cb") if settings.get(name) is not None]
-        if own_because is not None and silent:
-            logger.warning("without confluent-kafka 2.x, %s: never called", ", ".join(silent))
         if not needed:
             refuse_unknown(settings)
         if own_because is not None:
@@ -167,7 +154,7 @@ class Librdkafka:
 
         If the application has callbacks for librdkafka's events, the handle remains.
         """
-        if not self._has_callbacks:
+        if not any(self.settings.get(name) is not None for name in (*_CALLBACKS, "oauth_cb")):
             self.handle = _Released(self)
 
     def close(self) -> None:
@@ -436,6 +423,13 @@ class OffLoop:
         return await self._in_order(call)
 
     def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        return {}
+
+    def log_ends(self) -> None:
+        """Return None: librdkafka's cached watermarks do not tell how old they are, nor what the last stable offset is."""
+
+    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return nothing, because the handle may be in a call on another thread."""
         return {}
 
     async def close(self) -> None:

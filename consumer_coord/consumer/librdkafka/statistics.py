@@ -7,11 +7,7 @@ looked up, or that is paused.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-import weakref
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from consumer_coord.consumer.engine import Engine
@@ -69,49 +65,6 @@ _NEW_PARTITION = {
 }
 
 
-class OwnStatistics:
-    """Requests statistics at an interval, in place of librdkafka's timer, for a consumer without librdkafka's handle."""
-
-    def __init__(self, settings: Mapping[str, Any], engine: Engine, report: Callable[[str], object]) -> None:
-        """Do nothing without ``statistics.interval.ms``. ``report`` receives the JSON to complete, on the loop."""
-        self._interval_s = float(settings.get("statistics.interval.ms") or 0) / 1000
-        self._engine = engine
-        self._report = report
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
-        self._client_id = str(settings.get("client.id") or "rdkafka")
-        if self._interval_s > 0:
-            self._next()
-
-    def _next(self) -> None:
-        # The timer must not keep a consumer alive that was dropped.
-        again = weakref.WeakMethod(self._due)
-        self._loop.call_later(self._interval_s, lambda: None if (method := again()) is None else method())
-
-    def _due(self) -> None:
-        if self._engine.closing:
-            return
-        moment = self._loop.time()
-        self._report(
-            json.dumps(
-                {
-                    "name": f"{self._client_id}#consumer",
-                    "client_id": self._client_id,
-                    "type": "consumer",
-                    "ts": int(moment * 1e6),
-                    "time": int(time.time()),
-                    "age": int((moment - self._began) * 1e6),
-                    "replyq": 0,
-                    "brokers": {},
-                    "topics": {},
-                    "cgrp": {},
-                }
-            )
-        )
-        self._engine.core.application.wake()
-        self._next()
-
-
 async def completed(event: Any, engine: Engine) -> Any:
     """Return an event of librdkafka; if it is the JSON of the statistics, with the group's metrics."""
     if not isinstance(event, str):
@@ -146,6 +99,10 @@ def _complete(row: dict[str, Any], partition: TopicPartition, one: Partition, en
     committed = confirmed if confirmed >= 0 or one.committed is None else one.committed.offset
     stored = one.stored.position
     finished = delivered if stored is None else stored.offset
+    topic, number = engine.core.cluster.metadata.topics.get(partition.topic), partition.partition
+    if row["leader"] < 0 and topic is not None and number < topic.partition_count:
+        row |= {"leader": topic.leaders[number], "leader_epoch": topic.leader_epochs[number]}
+        row["broker"] = row["leader"]
     row |= {"app_offset": delivered, "committed_offset": committed, "stored_offset": finished}
     # The end offset that limits this consumer: the last stable offset, or the high watermark.
     end = row["ls_offset" if engine.read_committed else "hi_offset"]

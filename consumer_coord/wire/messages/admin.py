@@ -190,3 +190,42 @@ class DescribeConfigsResponse(Struct, versions="1-4", flexible="4+"):
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[DescribeConfigsResult] = field(array(DescribeConfigsResult))
+
+
+class AlterableConfig(Struct):
+    """Element of ``AlterConfigsResource.configs``; the operation is 0 (set), 1 (delete), 2 (append) or 3 (subtract)."""
+
+    name: str = field(STRING)
+    config_operation: int = field(INT8)
+    value: str | None = field(STRING, nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    """Element of ``IncrementalAlterConfigsRequest.resources``."""
+
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+    configs: Sequence[AlterableConfig] = field(array(AlterableConfig))
+
+
+class IncrementalAlterConfigsRequest(Struct, versions="0-1", flexible="1+"):
+    """Request to change some settings of topics, brokers or groups (KIP-339)."""
+
+    resources: Sequence[AlterConfigsResource] = field(array(AlterConfigsResource))
+    validate_only: bool = field(BOOL)
+
+
+class AlterConfigsResourceResponse(Struct):
+    """Element of ``IncrementalAlterConfigsResponse.responses``."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+")
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+
+
+class IncrementalAlterConfigsResponse(Struct, versions="0-1", flexible="1+"):
+    """Response with the outcome for each resource."""
+
+    throttle_time_ms: int = field(INT32)
+    responses: Sequence[AlterConfigsResourceResponse] = field(array(AlterConfigsResourceResponse))

@@ -144,8 +144,8 @@ def test_a_planted_bug_of_our_coordinator_is_found(
 # -- records
 
 
-async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
-    """A partition of the real broker's ``__consumer_offsets``, batch by batch as it is."""
+async def read_log(broker: RealBroker, partition: int, topic: str = "__consumer_offsets") -> PartitionLog:
+    """A partition of an internal topic of the real broker, batch by batch as it is."""
     log = PartitionLog()
     while True:
         request = FetchRequest(
@@ -154,7 +154,7 @@ async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
             max_bytes=10_000_000,
             topics=(
                 FetchTopic(
-                    topic="__consumer_offsets",
+                    topic=topic,
                     partitions=(
                         FetchPartition(partition=partition, fetch_offset=log.end_offset, partition_max_bytes=10_000_000),
                     ),

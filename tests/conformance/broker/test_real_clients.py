@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
+from consumer_coord import GroupConsumer
 from consumer_coord.broker import EmbeddedKafka
 from tests.support.broker.client_versions import Recorder, check_documented
 from tests.support.java import JavaProgram
+from tests.support.kafka_cluster import unique_name
 from tests.support.members import Client, Members, await_shared
 from tests.support.waiting import eventually
 
@@ -81,7 +83,13 @@ def test_librdkafka_administers(kafka3e: EmbeddedKafka) -> None:
     with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
         admin.create_topics([NewTopic("wide", 2, replication_factor=4)])["wide"].result(60)
     with pytest.raises(KafkaException, match="INVALID_CONFIG"):
-        admin.create_topics([NewTopic("c", 1, config={"cleanup.policy": "compact"})])["c"].result(60)
+        admin.create_topics([NewTopic("c", 1, config={"cleanup.policy": "shrink"})])["c"].result(60)
+    admin.create_topics([NewTopic("c", 1, config={"cleanup.policy": "compact"})])["c"].result(60)
+    changed = ConfigResource(ConfigResource.Type.TOPIC, "c")
+    changed.add_incremental_config(ConfigEntry("retention.ms", "5", incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([changed])[changed].result(60)
+    described = admin.describe_configs([changed])[changed].result(60)
+    assert (described["cleanup.policy"].value, described["retention.ms"].value) == ("compact", "5")
     admin.create_partitions([NewPartitions("new", 5)])["new"].result(60)
     metadata = admin.list_topics(timeout=60)
     assert len(metadata.topics["new"].partitions) == 5
@@ -104,11 +112,62 @@ def test_librdkafka_administers(kafka3e: EmbeddedKafka) -> None:
     check_documented("confluent-kafka 2.16", recorder.uses)
 
 
-def test_librdkafka_is_refused_transactions(kafka3e: EmbeddedKafka) -> None:
-    producer = Producer({"bootstrap.servers": kafka3e.bootstrap_servers, "transactional.id": "t"})
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(20)
-    assert refused.value.args[0].fatal()
+def committed_values(kafka: EmbeddedKafka, topic: str) -> list[bytes]:
+    """Return what this package's and librdkafka's consumers read from one partition with read_committed: the same values."""
+    found = []
+    for kind in (GroupConsumer, Consumer):
+        config = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": unique_name("reader"),
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        values: list[bytes] = []
+        consumer = kind(config)
+        consumer.subscribe([topic])
+
+        def at_end(consumer: Any = consumer, values: list[bytes] = values) -> bool:
+            message = consumer.poll(0.1)
+            if message is None or message.error() is None:
+                values.extend([] if message is None else [message.value()])
+                return False
+            return bool(message.error().code() == KafkaError._PARTITION_EOF)
+
+        eventually(at_end, "the end of the partition")
+        consumer.close()
+        found.append(values)
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_librdkafka_runs_transactions(kafka3e: EmbeddedKafka) -> None:
+    recorder = Recorder(kafka3e)
+    kafka3e.create_topic("out")
+    config = {"bootstrap.servers": kafka3e.bootstrap_servers, "transactional.id": "t"}
+    producer, second = Producer(config), Producer(config)
+    producer.init_transactions(60)
+    consumer = Consumer({"bootstrap.servers": kafka3e.bootstrap_servers, "group.id": "exactly-once"})
+    consumer.subscribe(["orders"])
+    eventually(lambda: consumer.poll(0.05) is None and bool(consumer.assignment()), "an assignment")
+    for number in range(4):
+        producer.begin_transaction()
+        producer.produce("out", b"%d" % number)
+        position = [TopicPartition("orders", 0, number)]
+        producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), 60)
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(60)
+    assert consumer.committed([TopicPartition("orders", 0)], timeout=60)[0].offset == 2
+    consumer.close()
+    check_documented("confluent-kafka 2.16", set(recorder.uses))
+    assert committed_values(kafka3e, "out") == [b"0", b"2"]
+    producer.begin_transaction()
+    producer.produce("out", b"lost")
+    producer.flush(60)
+    second.init_transactions(60)
+    with pytest.raises(KafkaException) as fenced:
+        producer.commit_transaction(60)
+    assert fenced.value.args[0].code() == KafkaError._FENCED
+    assert committed_values(kafka3e, "out") == [b"0", b"2"]
 
 
 @pytest.mark.slow
@@ -221,9 +280,34 @@ def test_aiokafka_produces(kafka3e: EmbeddedKafka) -> None:
     check_documented("aiokafka 0.14", recorder.uses)
 
 
+def test_aiokafka_runs_transactions(kafka3e: EmbeddedKafka) -> None:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka import TopicPartition as PartitionOfAiokafka
+
+    recorder = Recorder(kafka3e)
+    kafka3e.create_topic("out")
+
+    async def main() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=kafka3e.bootstrap_servers, transactional_id="aio")
+        await producer.start()
+        for number in range(4):
+            await producer.begin_transaction()
+            await producer.send_and_wait("out", b"%d" % number)
+            await producer.send_offsets_to_transaction({PartitionOfAiokafka("orders", 0): number}, "aio-group")
+            await (producer.abort_transaction() if number % 2 else producer.commit_transaction())
+        await producer.stop()
+
+    asyncio.run(main())
+    check_documented("aiokafka 0.14", set(recorder.uses))
+    assert committed_values(kafka3e, "out") == [b"0", b"2"]
+    consumer = Consumer({"bootstrap.servers": kafka3e.bootstrap_servers, "group.id": "aio-group"})
+    assert consumer.committed([TopicPartition("orders", 0)], timeout=60)[0].offset == 2
+    consumer.close()
+
+
 @pytest.mark.kafka
 def test_java_produces_consumes_and_administers(kafka3e: EmbeddedKafka, kafka_libs: Path) -> None:
     recorder = Recorder(kafka3e)
     output = JavaProgram(kafka_libs, "EmbeddedKafkaClients").run(kafka3e.bootstrap_servers, deadline_s=180)
-    assert output.splitlines()[-1] == "no compaction"
+    assert output.splitlines()[-1] == "fenced"
     check_documented("Java 4.4.0", recorder.uses)

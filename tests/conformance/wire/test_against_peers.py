@@ -22,7 +22,7 @@ _KIO_TIMES = st.integers(-1, 4_000_000_000_000)
 
 
 #: Versions that came with Kafka 4.4, by the names of the requests.
-_TOO_NEW_FOR_KIO = {"ApiVersions": 5, "DeleteGroups": 3, "StreamsGroupDescribe": 1}
+_TOO_NEW_FOR_KIO = {"ApiVersions": 5, "DeleteGroups": 3, "StreamsGroupDescribe": 1, "TxnOffsetCommit": 6}
 
 
 def _what_kio_can_say(spec: FieldSpec) -> st.SearchStrategy[Any] | None:

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Row
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from consumer_coord.broker.record_batch import Record
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
@@ -344,11 +345,24 @@ def test_a_quota_delays_the_next_fetch_and_loses_nothing(kafka: KafkaCluster, to
     assert producer.flush(DEADLINE_S) == 0
     one, responses = TopicPartition(name, 0), list[tuple[int, FetchResponse]]()
 
+    told: list[int] = []
+
+    class Told:
+        def connection_failed(self, broker: Broker, error: CoordinatorError) -> None: ...
+
+        def throttled(self, broker: Broker, throttle_ms: int) -> None:
+            told.append(throttle_ms)
+
     async def story(reader: Reader, cluster: ClusterClient) -> None:
         observe(cluster, responses)
+        cluster.listeners[listener] = None
         await whole({one: len(values)})(reader, cluster)
 
+    listener = Told()
     reader = read(kafka, story, client={"client_id": name}, max_partition_fetch_bytes=5_000)
+    assert [throttle_ms for throttle_ms in told if throttle_ms] == [
+        response.throttle_time_ms for _, response in responses if response.throttle_time_ms
+    ]
     assert any(response.throttle_time_ms > 0 for _, response in responses)
     assert [value for _, _, _, value in reader.records[one]] == values
     assert reader.stopped == []

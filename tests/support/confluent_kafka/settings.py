@@ -79,10 +79,9 @@ FATES: dict[str, Fate] = {
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
     "group.remote.assignor": Fate(USED, "with `group.protocol=consumer`"),
     **_all(
-        ONLY,
+        BOTH,
         "error_cb throttle_cb stats_cb",
-        "called inside poll and consume, statistics with the group's figures; with `librdkafka.enable=false`, only `stats_cb`"
-        " is called, without figures of brokers",
+        "called inside poll and consume; statistics have the group's figures",
     ),
     **_all(ONLY, "plugin.library.paths ssl.sigalgs.list ssl.providers", "refused with `librdkafka.enable=false`"),
     **_all(

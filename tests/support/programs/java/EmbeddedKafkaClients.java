@@ -5,25 +5,32 @@ import java.util.Optional;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeSet;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.Config;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.TransactionDescription;
+import org.apache.kafka.clients.admin.TransactionState;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.InvalidProducerEpochException;
+import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * Runs Java's own clients with a broker: an admin creates topics and describes everything, an idempotent producer writes
- * with every compression, a consumer reads, seeks by time and commits. The argument is the bootstrap address; the output
+ * with every compression, a consumer reads, seeks by time and commits, a transactional producer commits, aborts and is fenced. The argument is the bootstrap address; the output
  * has a line for each successful step.
  */
 public final class EmbeddedKafkaClients {
@@ -41,7 +48,8 @@ public final class EmbeddedKafkaClients {
             administer(admin);
             produce(config);
             consume(config, admin);
-            refuse(config, admin);
+            configure(admin);
+            transact(config, admin);
         }
     }
 
@@ -108,23 +116,82 @@ public final class EmbeddedKafkaClients {
         check(!admin.listTopics().names().get().contains("java"), "deleteTopics");
     }
 
-    private static void refuse(Properties common, Admin admin) throws Exception {
+    private static void configure(Admin admin) throws Exception {
+        NewTopic compacted = new NewTopic("compacted", Optional.of(1), Optional.empty());
+        Map<String, String> settings = Map.of("cleanup.policy", "compact", "segment.bytes", "52428800");
+        admin.createTopics(List.of(compacted.configs(settings))).all().get();
+        ConfigResource topic = new ConfigResource(ConfigResource.Type.TOPIC, "compacted");
+        AlterConfigOp change = new AlterConfigOp(new ConfigEntry("retention.ms", "1000"), AlterConfigOp.OpType.SET);
+        AlterConfigOp addition = new AlterConfigOp(new ConfigEntry("cleanup.policy", "delete"), AlterConfigOp.OpType.APPEND);
+        admin.incrementalAlterConfigs(Map.of(topic, List.of(change, addition))).all().get();
+        Config described = admin.describeConfigs(Set.of(topic)).all().get().get(topic);
+        check(described.get("retention.ms").value().equals("1000"), "incrementalAlterConfigs");
+        check(described.get("cleanup.policy").value().equals("compact,delete"), "append");
+    }
+
+    private static void transact(Properties common, Admin admin) throws Exception {
+        admin.createTopics(List.of(new NewTopic("out", 2, (short) 3))).all().get();
+        TopicPartition source = new TopicPartition("compacted", 0);
+        KafkaProducer<byte[], byte[]> producer = transactional(common);
+        try (KafkaProducer<byte[], byte[]> second = transactional(common)) {
+            producer.initTransactions();
+            for (int number = 0; number < 6; number++) {
+                producer.beginTransaction();
+                for (int partition = 0; partition < 2; partition++) {
+                    producer.send(new ProducerRecord<>("out", partition, null, new byte[] {(byte) number}));
+                }
+                producer.sendOffsetsToTransaction(
+                    Map.of(source, new OffsetAndMetadata(number)), new ConsumerGroupMetadata("exactly-once"));
+                if (number % 2 == 0) {
+                    producer.commitTransaction();
+                } else {
+                    producer.abortTransaction();
+                }
+            }
+            check(readCommitted(common) == 6, "read committed");
+            OffsetAndMetadata committed =
+                admin.listConsumerGroupOffsets("exactly-once").partitionsToOffsetAndMetadata().get().get(source);
+            check(committed.offset() == 4, "sendOffsetsToTransaction");
+            check(admin.listTransactions().all().get().iterator().next().transactionalId().equals("java-txn"), "listTransactions");
+            TransactionDescription described =
+                admin.describeTransactions(Set.of("java-txn")).all().get().get("java-txn");
+            check(described.state() == TransactionState.COMPLETE_ABORT, "describeTransactions");
+            check(described.producerEpoch() == 6, "an epoch for each transaction");
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>("out", 0, null, new byte[1])).get();
+            second.initTransactions();
+            producer.commitTransaction();
+            check(false, "fencing");
+        } catch (ProducerFencedException | InvalidProducerEpochException fenced) {
+            check(true, "fenced");
+        } finally {
+            producer.close(Duration.ZERO);
+        }
+    }
+
+    private static KafkaProducer<byte[], byte[]> transactional(Properties common) {
         Properties config = new Properties();
         config.putAll(common);
-        config.put("transactional.id", "none");
-        try (KafkaProducer<byte[], byte[]> producer =
-                new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
-            producer.initTransactions();
-            check(false, "transactions");
-        } catch (org.apache.kafka.common.KafkaException refused) {
-            check(!(refused instanceof org.apache.kafka.common.errors.TimeoutException), "no transactions");
-        }
-        NewTopic compacted = new NewTopic("compacted", Optional.of(1), Optional.empty());
-        try {
-            admin.createTopics(List.of(compacted.configs(Map.of("cleanup.policy", "compact")))).all().get();
-            check(false, "compaction");
-        } catch (ExecutionException refused) {
-            check(refused.getCause() instanceof org.apache.kafka.common.errors.InvalidConfigurationException, "no compaction");
+        config.put("transactional.id", "java-txn");
+        return new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    private static int readCommitted(Properties common) {
+        Properties config = new Properties();
+        config.putAll(common);
+        config.put("isolation.level", "read_committed");
+        List<TopicPartition> partitions = List.of(new TopicPartition("out", 0), new TopicPartition("out", 1));
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            Map<TopicPartition, Long> ends = consumer.endOffsets(partitions);
+            int seen = 0;
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+            while (System.nanoTime() < end && ends.entrySet().stream().anyMatch(e -> consumer.position(e.getKey()) < e.getValue())) {
+                seen += consumer.poll(Duration.ofMillis(100)).count();
+            }
+            return seen;
         }
     }
 

@@ -1,0 +1,1 @@
+"""A consumer with probes, and its Kubernetes manifest."""
