@@ -154,6 +154,14 @@ class Processing(ABC):
         )
         self.work.lower_metadata(length)
 
+    def handling(self) -> Mapping[TopicPartition, float]:
+        """Return for how long the oldest handler of each partition has been running, in seconds; for ``consumer.health()``."""
+        now, found = self.clock(), dict[TopicPartition, float]()
+        for record in self.work.running:
+            partition = record.holding.partition
+            found[partition] = max(found.get(partition, 0.0), now - record.started)
+        return found
+
     # -- for the driver -------------------------------------------------------------------------------------------------
 
     @abstractmethod

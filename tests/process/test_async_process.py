@@ -15,6 +15,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.errors import ClosedError, IllegalStateError
+from consumer_coord.health import Reason
 from consumer_coord.process import Context, Counts, context
 from consumer_coord.process.finished_offsets import decode, encode
 from tests.consumer.test_async_consumer import MODERN, consumer
@@ -613,6 +614,30 @@ def test_a_partition_that_the_application_paused_waits(kafka: EmbeddedKafka) -> 
             assert not [number for number in handler.finished if number % PARTITIONS == 1]
             await member.resume([TopicPartition("orders", 1)])
             await eventually_async(lambda: len(handler.finished) == 400)
+            stop.set()
+            await task
+
+    asyncio.run(main())
+
+
+def test_health_knows_the_handlers(kafka: EmbeddedKafka) -> None:
+    """A partition that is full has a reason of the application's, and that is a handler."""
+
+    async def main() -> None:
+        produce(kafka, 1000, "single", key=lambda number: "hot")
+        handler, stop = Gate(0), asyncio.Event()
+        async with consumer(kafka, auto_commit_interval_ms=60_000) as member:
+            await member.subscribe(["single"])
+            task = asyncio.create_task(member.process(handler, stop=stop, concurrency=2, most_records=10))
+            await eventually_async(lambda: handler.started == [0])
+
+            async def busy() -> bool:
+                (one,) = (await member.health()).partitions
+                return one.reason is Reason.HANDLER_BUSY and one.excused and "a handler has worked for" in one.detail
+
+            await eventually_async(busy)
+            handler.opens.set()
+            await eventually_async(lambda: len(handler.finished) == 1000)
             stop.set()
             await task
 
