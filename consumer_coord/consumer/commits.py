@@ -70,8 +70,7 @@ class AutoCommit:
     def rearm(self) -> None:
         """Start the next interval."""
         self._timer.due = False
-        if self._interval_s > 0:
-            self._scheduler.later(self._interval_s, self._timer.ring)
+        self._scheduler.later(self._interval_s, self._timer.ring)
 
 
 class CommitReports:

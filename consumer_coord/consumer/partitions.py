@@ -205,11 +205,6 @@ class Partition:
         return self.phase in (Phase.LOCATING, Phase.UNLOCATED) and not self.declined
 
     @property
-    def starts_at_commit(self) -> bool:
-        """Whether the reading begins at the group's commit."""
-        return self.origin is Origin.COMMIT
-
-    @property
     def releasing(self) -> bool:
         """Whether the group revokes the partition, and may still give it back."""
         return self.phase in (Phase.STOPPING, Phase.COMMITTING)

@@ -17,9 +17,8 @@ class TrackedReading:
     """One uninterrupted pass through a partition's log; a new ownership, a seek and a reset begin another."""
 
     number: int
+    #: Where it began; with the metadata of the group's commit, if it began there.
     start: OffsetAndMetadata
-    #: Whether :attr:`start` is the group's commit, with its metadata.
-    from_commit: bool
     #: Whether the group revokes the partition.
     releasing: bool
 
@@ -67,7 +66,6 @@ class Tracking:
                 partition: TrackedReading(
                     number=one.serial,
                     start=one.start,
-                    from_commit=one.starts_at_commit,
                     releasing=one.releasing,
                 )
                 for partition, one in table.items()

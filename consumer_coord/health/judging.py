@@ -105,6 +105,9 @@ def _reason(one: PartitionFacts, facts: Facts, limit_s: float) -> tuple[Reason, 
     if facts.lease_s is not None and facts.lease_s <= 0:
         return Reason.LEASE_ENDED, "the coordinator does not answer, so the partition may belong to another member"
     if log is None or position is None:
+        if one.handling_s is not None:
+            # The handlers have enough records of this partition, so it is not fetched.
+            return _handling(one.handling_s)
         idle_s = facts.now - facts.polled_at
         return _busy(idle_s) if idle_s > _BUSY_S else (Reason.UNDELIVERED, "not fetched yet")
     if (log.fetched is not None and position < log.fetched) or log.held_back:

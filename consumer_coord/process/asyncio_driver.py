@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from consumer_coord.consumer.record_tracker import RecordTracker
@@ -34,6 +34,7 @@ class TracksRecords(Protocol):
     """The consumer."""
 
     async def track_records(self, tracker: RecordTracker) -> Tracking: ...
+    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None: ...
 
 
 class AsyncProcess(Processing):
@@ -62,6 +63,7 @@ class AsyncProcess(Processing):
     async def run(self, consumer: TracksRecords) -> Counts:
         """Process records until it is stopped, cancelled, or a handler fails; then return the counts, or raise."""
         tracking = self._tracking = await consumer.track_records(self)
+        consumer.report_handlers(self.handling)
         raised: BaseException | None = None
         try:
             while self.failure is None and not (self._stop is not None and self._stop.is_set()):
@@ -69,7 +71,7 @@ class AsyncProcess(Processing):
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised below, when the handlers have ended
             raised = error
         cancelled = await self._drain(tracking, polls=raised is None or isinstance(raised, asyncio.CancelledError))
-        ending = asyncio.ensure_future(self._end(tracking))
+        ending = asyncio.ensure_future(self._end(consumer, tracking))
         while not ending.done():
             try:
                 await asyncio.shield(ending)
@@ -91,6 +93,7 @@ class AsyncProcess(Processing):
         # No await between the call and the delivery: every position that is committed is behind records that are known here.
         self.look_at_readings(tracking.readings())
         self.look_at_lease(leased=tracking.leased)
+        self.warn_of_long_handlers()
         self.deliver(messages)
         self._fill()
         if self.unchecked:
@@ -228,12 +231,13 @@ class AsyncProcess(Processing):
                 cancelled = True
         return cancelled
 
-    async def _end(self, tracking: Tracking) -> None:
+    async def _end(self, consumer: TracksRecords, tracking: Tracking) -> None:
         """Commit what is finished, and let others read this consumer, from what is not finished on."""
         try:
             if not await tracking.commit(_COMMIT_S):
                 logger.warning("the last commit had no response in %g s; it is repeated if the consumer is closed", _COMMIT_S)
             await tracking.stop(self.to_continue())
+            consumer.report_handlers(dict)
         except ClosedError:
             logger.debug("the consumer was closed while its records were processed")
         except CoordinatorError as error:

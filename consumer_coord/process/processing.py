@@ -21,6 +21,8 @@ logger: Final = get_logger(__name__)
 
 #: The most records that are taken from the consumer at once.
 _BATCH: Final = 500
+#: How long a handler may run before the log names its record, in seconds; and the time between two such lines.
+_LONG_S: Final = 60.0
 #: Larger than any offset.
 _NO_END: Final = 1 << 62
 
@@ -117,6 +119,7 @@ class Processing(ABC):
         #: Letters that did not fit into the producer's queue: record, the handler's error, and whether with its text.
         self._unsent: deque[tuple[Record, BaseException, bool]] = deque()
         self._group_id = group_id
+        self._look_for_long_at = clock() + _LONG_S
         #: Holdings with metadata that names finished offsets, until the end of the log is known.
         self.unchecked: list[Holding] = []
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
@@ -150,6 +153,14 @@ class Processing(ABC):
             *(length, partition),
         )
         self.work.lower_metadata(length)
+
+    def handling(self) -> Mapping[TopicPartition, float]:
+        """Return for how long the oldest handler of each partition has been running, in seconds; for ``consumer.health()``."""
+        now, found = self.clock(), dict[TopicPartition, float]()
+        for record in self.work.running:
+            partition = record.holding.partition
+            found[partition] = max(found.get(partition, 0.0), now - record.started)
+        return found
 
     # -- for the driver -------------------------------------------------------------------------------------------------
 
@@ -284,6 +295,21 @@ class Processing(ABC):
             else:
                 self.work.finish(record)
 
+    def warn_of_long_handlers(self) -> None:
+        """Once a minute, name the record whose handler has run longest, if that is a minute or more."""
+        now = self.clock()
+        if now < self._look_for_long_at:
+            return
+        self._look_for_long_at = now + _LONG_S
+        oldest = min(self.work.running, key=lambda record: (record.started, record.offset), default=None)
+        if oldest is not None and (runs_s := now - oldest.started) >= _LONG_S:
+            logger.warning(
+                "the handler of the record of %s at offset %d, with the key %r, has been running for %.0f s, in attempt %d;"
+                " %d other handlers run, and the commits of the partition wait for it",
+                *(oldest.holding.partition, oldest.offset, oldest.message.key(), runs_s, oldest.attempt),
+                len(self.work.running) - 1,
+            )
+
     def look_at_lease(self, *, leased: bool) -> None:
         """Start nothing without a lease, and disregard what ran when it ended."""
         if leased is self.work.suspended:
@@ -310,7 +336,7 @@ class Processing(ABC):
     def _begin(self, partition: TopicPartition, reading: TrackedReading) -> None:
         start = reading.start
         names_finished = False
-        if reading.from_commit and start.metadata:
+        if start.metadata:
             try:
                 names_finished = bool(decode(start.metadata, start.offset, _NO_END))
             except UnusableMetadataError as error:

@@ -16,7 +16,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
@@ -47,6 +47,7 @@ class BlockingTracksRecords(Protocol):
     """The consumer."""
 
     def track_records(self, tracker: RecordTracker) -> BlockingTracking: ...
+    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None: ...
 
 
 def slots(workers: int | Executor) -> int:
@@ -103,6 +104,7 @@ class ThreadProcess(Processing):
         """Process records until it is stopped or a handler fails; then return the counts, or raise."""
         try:
             tracking = self._tracking = consumer.track_records(self)
+            consumer.report_handlers(self.handling)
             raised: BaseException | None = None
             try:
                 while self.failure is None and not (self._stop is not None and self._stop.is_set()):
@@ -112,7 +114,7 @@ class ThreadProcess(Processing):
             try:
                 self._drain(tracking, polls=raised is None or not isinstance(raised, Exception))
             finally:
-                self._end(tracking)
+                self._end(consumer, tracking)
         finally:
             for executor in self._own:
                 executor.shutdown(wait=False, cancel_futures=True)
@@ -175,6 +177,7 @@ class ThreadProcess(Processing):
         with self._lock:
             self.look_at_readings(tracking.readings())
             self.look_at_lease(leased=tracking.leased)
+            self.warn_of_long_handlers()
             self.deliver(messages)
 
     # -- for the consumer, on its loop ----------------------------------------------------------------------------------
@@ -193,6 +196,11 @@ class ThreadProcess(Processing):
         """See :class:`Processing`."""
         with self._lock:
             super().metadata_rejected(partition, length)
+
+    def handling(self) -> Mapping[TopicPartition, float]:
+        """See :class:`Processing`."""
+        with self._lock:
+            return super().handling()
 
     # -- handlers -------------------------------------------------------------------------------------------------------
 
@@ -280,6 +288,9 @@ class ThreadProcess(Processing):
     def _start_alone(self) -> None:
         """Handle the next suspect in a process of its own, if none is handled now."""
         with self._lock:
+            while self._alone and self._alone[0].reason is not None:
+                # Its partition was lost while it waited.
+                self._ended(self._alone.popleft(), None)
             if self._is_alone or not self._alone:
                 return
             self._is_alone = True
@@ -350,7 +361,7 @@ class ThreadProcess(Processing):
             with self._lock:
                 self.lose(self.work.disregard("stopping"), at_once=True)
 
-    def _end(self, tracking: BlockingTracking) -> None:
+    def _end(self, consumer: BlockingTracksRecords, tracking: BlockingTracking) -> None:
         """Commit what is finished, and let others read this consumer, from what is not finished on."""
         try:
             if not tracking.commit(_COMMIT_S):
@@ -358,6 +369,7 @@ class ThreadProcess(Processing):
             with self._lock:
                 positions = self.to_continue()
             tracking.stop(positions)
+            consumer.report_handlers(dict)
         except ClosedError:
             logger.debug("the consumer was closed while its records were processed")
         except CoordinatorError as error:

@@ -66,6 +66,7 @@ class Record:
         "retries",
         "since",
         "size",
+        "started",
         "state",
     )
 
@@ -84,8 +85,9 @@ class Record:
         self.retries: bool = False
         #: The number of the retry that is due later.
         self.due: int = 0
-        #: When the first attempt began, and how long the record has waited between attempts, in seconds.
+        #: When the first and the present attempt began, and how long the record has waited between attempts, in seconds.
         self.since: float = 0.0
+        self.started: float = 0.0
         self.idle_s: float = 0.0
         #: What the driver knows of the running handler.
         self.handler: Any = None
@@ -419,6 +421,7 @@ class Work:
 
     def _start(self, record: Record, now: float) -> None:
         record.state = State.RUNNING
+        record.started = now
         if not record.attempt:
             record.since = now
         record.attempt += 1

@@ -15,6 +15,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.errors import ClosedError, IllegalStateError
+from consumer_coord.health import Reason
 from consumer_coord.process import Context, Counts, context
 from consumer_coord.process.finished_offsets import decode, encode
 from tests.consumer.test_async_consumer import MODERN, consumer
@@ -360,6 +361,34 @@ def test_the_exception_of_a_handler_ends_the_process_before_its_record(kafka: Em
     asyncio.run(main())
 
 
+def test_processing_again_after_a_failure_handles_only_what_was_not_finished(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 400)
+        seen: Counter[int] = Counter()
+
+        async def handle(message: Any) -> None:
+            number = int(message.value())
+            if number == 40 and not seen[number]:
+                seen[number] -= 1
+                await eventually_async(lambda: seen.total() >= 300)
+                raise ZeroDivisionError
+            seen[number] += 1
+            if seen.total() == 399:
+                stop.set()
+
+        stop = asyncio.Event()
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            with pytest.raises(ZeroDivisionError):
+                await member.process(handle)
+            counts = await member.process(handle, stop=stop)
+            assert counts.found_finished > 0
+            assert await committed(member) == [100] * PARTITIONS
+        assert {number: count for number, count in seen.items() if count != 1} == {40: 0}
+
+    asyncio.run(main())
+
+
 def test_a_handler_that_raises_cancelled_error_of_its_own_has_failed(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 1)
@@ -585,6 +614,30 @@ def test_a_partition_that_the_application_paused_waits(kafka: EmbeddedKafka) -> 
             assert not [number for number in handler.finished if number % PARTITIONS == 1]
             await member.resume([TopicPartition("orders", 1)])
             await eventually_async(lambda: len(handler.finished) == 400)
+            stop.set()
+            await task
+
+    asyncio.run(main())
+
+
+def test_health_knows_the_handlers(kafka: EmbeddedKafka) -> None:
+    """A partition that is full has a reason of the application's, and that is a handler."""
+
+    async def main() -> None:
+        produce(kafka, 1000, "single", key=lambda number: "hot")
+        handler, stop = Gate(0), asyncio.Event()
+        async with consumer(kafka, auto_commit_interval_ms=60_000) as member:
+            await member.subscribe(["single"])
+            task = asyncio.create_task(member.process(handler, stop=stop, concurrency=2, most_records=10))
+            await eventually_async(lambda: handler.started == [0])
+
+            async def busy() -> bool:
+                (one,) = (await member.health()).partitions
+                return one.reason is Reason.HANDLER_BUSY and one.excused and "a handler has worked for" in one.detail
+
+            await eventually_async(busy)
+            handler.opens.set()
+            await eventually_async(lambda: len(handler.finished) == 1000)
             stop.set()
             await task
 

@@ -1,0 +1,147 @@
+"""What the drivers have in common, with a clock of the test."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from consumer_coord.confluent import KafkaError, KafkaException
+from consumer_coord.consumer.tracking import TrackedReading
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.process.processing import Processing, ProcessSettings
+from consumer_coord.process.work import Holding, Record
+from consumer_coord.topic_partition import TopicPartition
+from tests.process.test_work import FakeMessage, start_all
+
+P0 = TopicPartition("orders", 0)
+
+
+@attrs.frozen
+class Delivered(FakeMessage):
+    """A message of the first partition, or an event."""
+
+    event: Any = None
+
+    def error(self) -> Any:
+        return self.event
+
+    def topic(self) -> str:
+        return P0.topic
+
+    def partition(self) -> int:
+        return P0.partition
+
+
+class Driver(Processing):
+    """A driver that runs nothing, and records what it is told."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 0.0
+        self.lost: list[tuple[int, str | None, bool]] = []
+        self.ends: list[float] = []
+        arguments: dict[str, Any] = {
+            "concurrency": 4,
+            "order": "key",
+            "drain_timeout": 25.0,
+            "most_records": 100,
+            "most_bytes": 1 << 20,
+            "metadata_max_bytes": 4096,
+            "on_failure": None,
+        }
+        super().__init__(ProcessSettings.checked(**arguments | settings), "billing", lambda: self.now)
+
+    def expect_end(self, holding: Holding, after_s: float) -> None:
+        self.ends.append(after_s)
+
+    def lose(self, records: Sequence[Record], *, at_once: bool) -> None:
+        self.lost += [(record.offset, record.reason, at_once) for record in records]
+
+    def retry_at(self, due: float) -> None:
+        raise AssertionError("no policy")
+
+    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+        raise AssertionError("no policy")
+
+
+def reading(number: int = 1, *, releasing: bool = False, metadata: str = "") -> Mapping[TopicPartition, TrackedReading]:
+    return {P0: TrackedReading(number, OffsetAndMetadata(0, metadata=metadata), releasing)}
+
+
+def reads(*offsets: int) -> tuple[Driver, list[Record]]:
+    """Return a driver whose handlers run for these records, each with a key of its own."""
+    driver = Driver()
+    driver.look_at_readings(reading())
+    driver.deliver([Delivered(offset, str(offset).encode()) for offset in offsets])
+    return driver, start_all(driver.work)
+
+
+def test_a_handler_that_runs_long_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    driver, _ = reads(7, 8)
+    with caplog.at_level(logging.WARNING, "consumer_coord.process"):
+        for driver.now in (0.0, 30.0, 59.9):
+            driver.warn_of_long_handlers()
+        assert not caplog.records
+        for driver.now in (60.0, 61.0, 119.0):
+            driver.warn_of_long_handlers()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "the handler of the record of orders-0 at offset 7, with the key b'7', has been running for 60 s, in attempt 1; 1 other"
+    )
+
+
+def test_a_revoked_partition_is_drained_and_released() -> None:
+    driver, (record, other) = reads(0, 1)
+    assert not driver.may_release(P0, 1)
+    assert not driver.may_release(P0, 1)
+    assert driver.ends == [25.0], "the time of its handlers begins once"
+    driver.settle(record, None)
+    assert not driver.may_release(P0, 1)
+    driver.settle(other, None)
+    assert driver.may_release(P0, 1)
+    assert driver.finished(P0, 1, OffsetAndMetadata(5)) == OffsetAndMetadata(5), "behind the markers after its last record"
+    driver.look_at_readings({})
+    assert driver.finished(P0, 1, OffsetAndMetadata(5)) is None, "nothing is known of a former reading"
+    assert driver.may_release(P0, 1)
+
+
+def test_the_end_of_a_lease_loses_what_runs_once() -> None:
+    driver, _ = reads(0, 1)
+    driver.look_at_lease(leased=False)
+    driver.look_at_lease(leased=False)
+    assert sorted(driver.lost) == [(0, "timeout", False), (1, "timeout", False)]
+    driver.look_at_lease(leased=True)
+    assert not driver.work.suspended
+
+
+@pytest.mark.parametrize(("readings", "reason"), [({}, "lost"), (reading(2), "revoked")])
+def test_a_reading_that_ends_loses_what_runs(readings: Mapping[TopicPartition, TrackedReading], reason: str) -> None:
+    driver, _ = reads(0)
+    driver.look_at_readings(readings)
+    assert driver.lost == [(0, reason, False)]
+
+
+def test_a_partition_that_is_kept_goes_on() -> None:
+    driver, (record,) = reads(0)
+    driver.deliver([Delivered(1, b"0")])
+    assert not driver.may_release(P0, 1)
+    driver.look_at_readings(reading(releasing=True))
+    driver.settle(record, None)
+    assert start_all(driver.work) == []
+    driver.look_at_readings(reading())
+    assert [one.offset for one in start_all(driver.work)] == [1]
+
+
+def test_an_event_among_records_is_raised_after_all_records_are_known() -> None:
+    """The consumer's position is behind them, so a record that is not known would count as finished."""
+    driver = Driver()
+    driver.look_at_readings(reading())
+    event = Delivered(1, None, event=KafkaError(KafkaError._PARTITION_EOF))
+    end = Delivered(3, None, event=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    driver.deliver([Delivered(0, b"0"), event, Delivered(1, b"1")])
+    with pytest.raises(KafkaException):
+        driver.deliver([Delivered(2, b"2"), end, Delivered(3, b"3")])
+    assert [one.offset for one in start_all(driver.work)] == [0, 1, 2, 3]
