@@ -95,7 +95,7 @@ def _look_up_again_at_once(patch: Patch) -> None:
 
 
 def _fetch_again_at_once(patch: Patch) -> None:
-    patch.setattr(BrokerFetches, "_pace", lambda self, lane, response, early: None)
+    patch.setattr(BrokerFetches, "_pace", lambda self, broker, lane, response, early: None)
 
 
 def _a_refused_row_costs_all(patch: Patch) -> None:
