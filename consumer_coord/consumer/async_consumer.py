@@ -771,9 +771,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def health(self, limit: float = 60.0) -> Health:
         """Return whether this consumer receives what its partitions have; see :meth:`GroupConsumer.health`."""
+        # Imported here, because most consumers are never asked.
+        from consumer_coord.health.watch import watch_of
+
         engine = self._start()
         with kafka_exceptions():
-            return await engine.health(limit)
+            return await watch_of(engine).look(limit)
 
     def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
         """Let :meth:`health` know of handlers that run while this consumer polls; see :meth:`GroupConsumer.report_handlers`."""

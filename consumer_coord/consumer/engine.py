@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
@@ -78,10 +78,6 @@ from consumer_coord.offsets import (
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
-
-if TYPE_CHECKING:
-    from consumer_coord.health import Health
-    from consumer_coord.health.watch import HealthWatch
 
 logger: Final = get_logger(__name__)
 
@@ -215,7 +211,8 @@ class Engine:
         self._losses = 0
         #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
-        self._watch: HealthWatch | None = None
+        #: What :func:`consumer_coord.health.watch.watch_of` remembers for this engine.
+        self.watch: object = None
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -1094,22 +1091,6 @@ class Engine:
         if not ticket.done:
             await answered
         return ticket.answers
-
-    # -- health ---------------------------------------------------------------------------------------------------------
-
-    async def health(self, limit_s: float) -> Health:
-        """Return whether partitions owe records, since when, and why; callable on the loop at any time, also during a poll."""
-        return await self.watch.look(limit_s)
-
-    @property
-    def watch(self) -> HealthWatch:
-        """What remembers the answers of :meth:`health`; on the loop."""
-        if self._watch is None:
-            # Imported here, because most consumers are never asked.
-            from consumer_coord.health.watch import HealthWatch
-
-            self._watch = HealthWatch(self)
-        return self._watch
 
     # -- tracked records ------------------------------------------------------------------------------------------------
 

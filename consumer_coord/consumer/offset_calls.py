@@ -263,9 +263,12 @@ class OffsetCalls(Turns):
         longer, without a reason of the application's. A time counts from the first call that saw it, so call this method every
         few seconds. Nothing is asked of brokers, except with librdkafka. This also works while another thread polls.
         """
+        # Imported here, because most consumers are never asked.
+        from consumer_coord.health.watch import watch_of
+
         self._check_open()
         with drop_in_exceptions():
-            return self._coordinator.call(lambda: self._engine.health(limit), _HEALTH_MS)
+            return self._coordinator.call(lambda: watch_of(self._engine).look(limit), _HEALTH_MS)
 
     def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
         """Let :meth:`health` know of handlers that run while this consumer polls.

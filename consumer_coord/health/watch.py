@@ -47,6 +47,13 @@ class _Seen:
     waits: bool = True
 
 
+def watch_of(engine: Engine) -> HealthWatch:
+    """Return what remembers an engine's earlier answers; on its loop."""
+    if not isinstance(engine.watch, HealthWatch):
+        engine.watch = HealthWatch(engine)
+    return engine.watch
+
+
 class HealthWatch:
     """Answers how healthy one consumer is; on its loop."""
 

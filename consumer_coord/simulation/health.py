@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from consumer_coord.health import Health, Owed, PartitionHealth, Reason
+from consumer_coord.health.watch import watch_of
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
@@ -73,7 +74,7 @@ class HealthRule:
                 # A frozen process answers nothing, and a look after a long time cannot know what happened between.
                 self._members.pop(member, None)
                 continue
-            health = consumer.engine.watch.judged(LIMIT_S)
+            health = watch_of(consumer.engine).judged(LIMIT_S)
             self.looks += 1
             self.unhealthy += not health.healthy
             self._compare(member, consumer, health, moment)
@@ -141,7 +142,7 @@ class HealthRule:
             consumer = _asked(member)
             if consumer is None:
                 continue
-            for one in consumer.engine.watch.judged(LIMIT_S).partitions:
+            for one in watch_of(consumer.engine).judged(LIMIT_S).partitions:
                 read = any(
                     self._checkers.next_offset(holding) == self._cluster.end_offset(holding.partition)
                     for holding in member.holdings
