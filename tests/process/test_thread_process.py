@@ -184,6 +184,15 @@ def test_the_exception_of_a_handler_ends_the_process_before_its_record(kafka: Em
         eventually(lambda: any(message.value() == b"40" for message in member.take(100)))
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also where a shell has started pytest in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_lets_the_handlers_finish(kafka: EmbeddedKafka) -> None:
     produce(kafka, 4)
     handler = Gate(0)
