@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from uvicorn import Config, Server
 
@@ -19,12 +21,18 @@ from consumer_coord.health.asgi import HealthApp
 from consumer_coord.health.file import HealthFile
 
 
-def serve(consumer: GroupConsumer, host: str, port: int, limit_s: float) -> Server:
+@contextmanager
+def probes(consumer: GroupConsumer, host: str, port: int, limit_s: float) -> Iterator[None]:
     """Answer probes in a thread of its own, also while the consumer waits or works."""
     app = HealthApp(consumer, limit=limit_s)
     server = Server(Config(app, host=host, port=port, log_level="warning"))
-    threading.Thread(target=server.run, name="probes", daemon=True).start()
-    return server
+    thread = threading.Thread(target=server.run, name="probes")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def main() -> None:
@@ -41,15 +49,12 @@ def main() -> None:
         }
     )
     path = environment.get("HEALTH_FILE", "orders.health")
-    with consumer, HealthFile(consumer, path, limit=limit_s, every=2.0):
-        server = serve(consumer, environment.get("POD_IP", "127.0.0.1"), int(environment.get("PORT", "8080")), limit_s)
-        try:
-            consumer.subscribe(["orders"])
-            while not ending.is_set():
-                for message in consumer.consume(500, timeout=0.5):
-                    print(message.topic(), message.partition(), message.offset(), flush=True)
-        finally:
-            server.should_exit = True
+    host, port = environment.get("POD_IP", "127.0.0.1"), int(environment.get("PORT", "8080"))
+    with consumer, HealthFile(consumer, path, limit=limit_s, every=2.0), probes(consumer, host, port, limit_s):
+        consumer.subscribe(["orders"])
+        while not ending.is_set():
+            for message in consumer.consume(500, timeout=0.5):
+                print(message.topic(), message.partition(), message.offset(), flush=True)
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def test_a_worker_process_that_dies_costs_only_the_records_that_it_held(
         assert committed(member) == [10] * PARTITIONS
     twice = [number for number, count in Counter(noted(notes)).items() if count > 1]
     assert 7 in twice
-    assert len(twice) <= 2, "what the two workers had"
+    assert len(twice) <= counts.retried, "what the pool had"
 
 
 @pytest.mark.slow

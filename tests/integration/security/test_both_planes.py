@@ -224,8 +224,9 @@ def test_the_data_plane_alone_is_refused(secured: SecuredKafka, topics: Mapping[
             return unsecured_token("alice")
         return made_up("no-token"), time.time() + 600
 
+    settings = {**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": provider, "librdkafka.enable": True}
     with pytest.raises(AuthenticationError, match=r"data plane: .*invalid_token.*check what oauth_cb returns"):
-        next(messages({**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": provider}, topics["read"]))
+        next(messages(settings, topics["read"]))
 
 
 def test_settings_that_contradict_each_other_end_it_in_the_constructor(secured: SecuredKafka) -> None:
