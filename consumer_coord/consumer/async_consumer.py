@@ -576,8 +576,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """
         async with self._used(in_callback=False) as engine:
             self._read_messages()
-            if engine.tracker is not None:
-                raise ConcurrentUseError("the records of this consumer are tracked already, for instance by process()")
             self._asked()
             engine.track(tracker)
             return Tracking(engine, lambda: self._used(in_callback=False))

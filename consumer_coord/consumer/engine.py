@@ -1096,6 +1096,8 @@ class Engine:
 
     def track(self, tracker: RecordTracker | None) -> None:
         """Let ``tracker`` keep the records that are delivered from now on, and commit what it finishes; None: no longer."""
+        if tracker is not None and self.tracker is not None:
+            raise ConcurrentUseError("the records of this consumer are tracked already, for instance by process()")
         self.tracker = tracker
         self._release_ends = None
         self.auto.enable(enabled=tracker is not None or self.core.config.enable_auto_commit)

@@ -70,7 +70,6 @@ from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
-    ConcurrentUseError,
     ConfigurationError,
     CoordinatorError,
     IllegalStateError,
@@ -628,8 +627,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
 
         async def track() -> Tracking:
-            if self._engine.tracker is not None:
-                raise ConcurrentUseError("the records of this consumer are tracked already, for instance by process()")
             self._engine.track(tracker)
             return Tracking(self._engine, lambda: nullcontext(self._engine))
 

@@ -371,22 +371,22 @@ class Connection:
         try:
             self._answer(frame)
         except CoordinatorError as error:
-            self._lost(error, error)
+            self._lost(error)
         except BaseException as error:
             reason = DisconnectedError(f"reading from {self.address} ended: {error!r}")
-            self._lost(reason, reason)
+            self._lost(reason)
             raise
 
     def connection_lost(self, reason: CoordinatorError) -> None:
         """Close the connection, because the transport has ended."""
-        self._lost(reason, reason)
+        self._lost(reason)
 
-    def _lost(self, reason: CoordinatorError, error: CoordinatorError) -> None:
-        """Close the connection for ``reason``, and report ``error`` if a request waited on a connection that was set up."""
+    def _lost(self, reason: CoordinatorError, cause: CoordinatorError | None = None) -> None:
+        """Close the connection; if a request waited on a connection that was set up, report the ``cause``, or the reason."""
         disturbed = self._closed_by is None and self._counted and bool(self._in_flight)
         self._close(reason)
         if disturbed:
-            self._traffic.failed(error)
+            self._traffic.failed(cause or reason)
 
     def _answer(self, frame: bytes | memoryview) -> None:
         correlation_id = peek_correlation_id(frame)
