@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
-    from consumer_coord.process import Counts, FailurePolicy
+    from consumer_coord.process import Batches, Counts, FailurePolicy
     from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -533,6 +533,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         most_bytes: int = 64 << 20,
         metadata_max_bytes: int = 4096,
         on_failure: FailurePolicy | None = None,
+        batches: Batches | None = None,
     ) -> Counts:
         """Handle records in up to ``concurrency`` tasks, and commit by itself; return the counts when ``stop`` is set.
 
@@ -551,8 +552,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         when the task that awaits this call is cancelled, and when a handler raises. After that they are cancelled, and their
         records stay unfinished. Without ``on_failure``, the exception of a handler ends this call, which raises it, and commits
         nothing after its record; finished records above it are in the metadata. A
-        :class:`~consumer_coord.process.FailurePolicy` has attempts, and skips the record or produces a dead letter. Meanwhile,
-        nothing else may read from this consumer.
+        :class:`~consumer_coord.process.FailurePolicy` has attempts, and skips the record, produces a dead letter, or has it
+        handled again later. With ``batches``, ``handle`` takes a list of messages: see
+        :class:`~consumer_coord.process.Batches`. Meanwhile, nothing else may read from this consumer.
         """
         from consumer_coord.process.asyncio_driver import AsyncProcess
         from consumer_coord.process.processing import ProcessSettings
@@ -565,6 +567,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
             on_failure=on_failure,
+            batches=batches,
         )
         return await AsyncProcess(handle, settings, self._settings.coordinator.group_id, stop).run(self)
 
@@ -578,7 +581,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             self._read_messages()
             self._asked()
             engine.track(tracker)
-            return Tracking(engine, lambda: self._used(in_callback=False))
+            return Tracking(engine, lambda: self._used(in_callback=False), lambda: self._subscription)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""

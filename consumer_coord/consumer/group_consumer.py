@@ -82,7 +82,7 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from consumer_coord.process import Counts, FailurePolicy
+    from consumer_coord.process import Batches, Counts, FailurePolicy
 
 logger: Final = get_logger(__name__)
 
@@ -588,11 +588,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         most_bytes: int = 64 << 20,
         metadata_max_bytes: int = 4096,
         on_failure: FailurePolicy | None = None,
+        batches: Batches | None = None,
     ) -> Counts:
         """Handle records in ``workers`` threads, and commit by itself; return the counts when ``stop`` is set.
 
         ``handle(message)`` is a function. In place of the number of threads, ``workers`` takes an Executor, whose workers may
-        be processes; then the function must be importable. Order, commits, bounds and failures are those of
+        be processes; then the function must be importable. Order, commits, bounds, failures and batches are those of
         :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. Messages are passed on as they are: let the
         handler deserialize them, so that a record that cannot be is a failure like any other. This thread polls the group, and
         runs the callbacks, until the end; an exception in it, such as Ctrl-C's, ends the process as ``stop`` does, and is
@@ -614,6 +615,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
             on_failure=on_failure,
+            batches=batches,
         )
         return ThreadProcess(handle, workers, settings, self._settings.coordinator.group_id, stop).run(self)
 
@@ -628,7 +630,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
         async def track() -> Tracking:
             self._engine.track(tracker)
-            return Tracking(self._engine, lambda: nullcontext(self._engine))
+            return Tracking(self._engine, lambda: nullcontext(self._engine), lambda: self._subscription)
 
         self._reads_messages = True
         self._deliveries.finish(get_ident())
