@@ -750,7 +750,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
-        return self._core.metrics()
+        core = self._core
+        return {**core.metrics(), **({} if self._made is None else self._made.figures())}
 
     async def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
         """Return how far the group is behind in each assigned partition.
@@ -779,9 +780,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
         with kafka_exceptions():
             return await watch_of(engine).look(limit)
 
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
         """Let :meth:`health` know of handlers that run while this consumer polls; see :meth:`GroupConsumer.report_handlers`."""
-        self._start().handling = report
+        engine = self._start()
+        engine.handling, engine.figures = report, figures
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""
@@ -791,6 +795,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             return await self._ask(lambda handle: handle.consumer_group_metadata())
         with kafka_exceptions():
             core = self._core
+            self._start().check_may_commit_in_transaction()
             return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)
 
     def enforce_rebalance(self, reason: str = "") -> None:

@@ -848,6 +848,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
 
         async def encode() -> Any:
+            self._engine.check_may_commit_in_transaction()
             if self._engine.manual and self._look_ups is None:
                 return self._handle.consumer_group_metadata()
             if self._engine.manual:
@@ -878,7 +879,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
         with kafka_exceptions():
-            return self._coordinator.metrics()
+            return {**self._coordinator.metrics(), **self._engine.figures()}
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

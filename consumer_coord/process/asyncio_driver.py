@@ -13,6 +13,7 @@ from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.printable import get_logger
+from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import Counts, Processing, ProcessSettings
@@ -35,7 +36,9 @@ class TracksRecords(Protocol):
     """The consumer."""
 
     async def track_records(self, tracker: RecordTracker) -> Tracking: ...
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None: ...
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = ...
+    ) -> None: ...
 
 
 class AsyncProcess(Processing):
@@ -65,7 +68,7 @@ class AsyncProcess(Processing):
         """Process records until it is stopped, cancelled, or a handler fails; then return the counts, or raise."""
         tracking = self._tracking = await consumer.track_records(self)
         await tracking.read_also(lambda topics: self.retry_topics(topics, tracking.wall_clock_ms))
-        consumer.report_handlers(self.handling)
+        consumer.report_handlers(self.handling, self.figures)
         raised: BaseException | None = None
         try:
             while self.failure is None and not (self._stop is not None and self._stop.is_set()):
@@ -95,7 +98,7 @@ class AsyncProcess(Processing):
         # No await between the call and the delivery: every position that is committed is behind records that are known here.
         self.look_at_readings(tracking.readings())
         self.look_at_lease(leased=tracking.leased)
-        self.warn_of_long_handlers()
+        self.tell_of_progress()
         self.deliver(messages)
         self._fill()
         if self.unchecked:
@@ -112,6 +115,9 @@ class AsyncProcess(Processing):
             context = Context(attempt, None if timeout_s is None else now + timeout_s, asyncio.Event)
             variables = self._context.copy()
             variables.run(CURRENT.set, context)
+            if (span := self.begin_span(record)) is not None:
+                context.span = span
+                variables.run(spans.enter, span)
             task = loop.create_task(self._call(self.argument(record)), context=variables)
             record.handler = task, context
             task.add_done_callback(functools.partial(self._ended, record))
@@ -132,6 +138,8 @@ class AsyncProcess(Processing):
         assert tracking is not None
         self.look_at_lease(leased=tracking.leased)
         error = task.exception() if not task.cancelled() else RuntimeError("the handler raised CancelledError")
+        if (span := record.handler[1].span) is not None:
+            spans.end(span, error)
         self.settle(record, error)
         self._look_after_letters()
         if record.holding.draining and not self.work.busy(record.holding):

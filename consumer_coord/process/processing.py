@@ -17,15 +17,16 @@ from consumer_coord.printable import get_logger
 from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics
 from consumer_coord.process.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.process.letters import Letter, Origin
-from consumer_coord.process.work import Holding, Order, Record, Work
+from consumer_coord.process.spans import BeginSpan, span_maker
+from consumer_coord.process.work import Holding, Order, Record, State, Work
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
 #: The most records that are taken from the consumer at once.
 _BATCH: Final = 500
-#: How long a handler may run before the log names its record, in seconds; and the time between two such lines.
-_LONG_S: Final = 60.0
+#: The time between two reports in the log, and how long a record may be handled before they name it, in seconds.
+_TELL_S: Final = 60.0
 #: Larger than any offset.
 _NO_END: Final = 1 << 62
 
@@ -154,7 +155,9 @@ class Processing(ABC):
         self._retry_topics: Mapping[str, RetryTopic] = {}
         self._wall_clock_ms: Callable[[], int] = int
         self._group_id = group_id
-        self._look_for_long_at = clock() + _LONG_S
+        self._tells_at = clock() + _TELL_S
+        #: Begins the span of a call; None if the application does not trace.
+        self._begin_span: BeginSpan | None = span_maker(group_id)
         #: Holdings with metadata that names finished offsets, until the end of the log is known.
         self.unchecked: list[Holding] = []
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
@@ -235,6 +238,10 @@ class Processing(ABC):
     def argument(self, record: Record) -> Any:
         """Return what the handler of a call gets: the message, or the list of messages."""
         return record.message if self.settings.batches is None else [one.message for one in (record, *record.rest)]
+
+    def begin_span(self, record: Record) -> Any:
+        """Return the span of a call that begins; None if the application does not trace."""
+        return None if self._begin_span is None else self._begin_span(record)
 
     def settle(self, record: Record, error: BaseException | None) -> None:
         """Record how an attempt ended, and decide what happens to a record whose handler failed."""
@@ -382,20 +389,37 @@ class Processing(ABC):
             else:
                 self.take_answer(letter, "its call no longer counts")
 
-    def warn_of_long_handlers(self) -> None:
-        """Once a minute, name the record whose handler has run longest, if that is a minute or more."""
+    def tell_of_progress(self) -> None:
+        """Once a minute, log the figures, and name the record that commits or a slot have waited for longest."""
         now = self.clock()
-        if now < self._look_for_long_at:
+        if now < self._tells_at:
             return
-        self._look_for_long_at = now + _LONG_S
-        oldest = min(self.work.running, key=lambda record: (record.started, record.offset), default=None)
-        if oldest is not None and (runs_s := now - oldest.started) >= _LONG_S:
+        self._tells_at = now + _TELL_S
+        figures = self.figures()
+        if any(figures.values()):
+            logger.info(
+                "process: %s", ", ".join(f"{name.removeprefix('process-')} {value:.9g}" for name, value in figures.items())
+            )
+        stuck = self.work.stuck(now, _TELL_S)
+        if stuck is None:
+            return
+        attempt, key = stuck.earlier + stuck.attempt, stuck.message.key()
+        if stuck.state is State.RETRYING:
+            logger.warning(
+                "the record of %s, with the key %r, has failed in %d attempts for %.0f s, and waits for the next;"
+                " the commits of the partition wait for it",
+                *(_where(stuck), key, attempt, now - stuck.since),
+            )
+        else:
             logger.warning(
                 "the handler of the record of %s, with the key %r, has been running for %.0f s, in attempt %d;"
                 " %d other handlers run, and the commits of the partition wait for it",
-                *(_where(oldest), oldest.message.key(), runs_s, oldest.earlier + oldest.attempt),
-                len(self.work.running) - 1,
+                *(_where(stuck), key, now - stuck.started, attempt, len(self.work.running) - 1),
             )
+
+    def figures(self) -> Mapping[str, float]:
+        """Return what ``process`` adds to the consumer's metrics: see ``process/figures.py``."""
+        return {**self.work.figures(self.clock()), "process-letters-total": self.letters_sent}
 
     def look_at_lease(self, *, leased: bool) -> None:
         """Start nothing without a lease, and disregard what ran when it ended."""
@@ -456,7 +480,7 @@ class Processing(ABC):
 
     def deliver(self, messages: Sequence[Any]) -> None:
         """Add the messages of one call; then raise KafkaException if one of them reports an error."""
-        begin, count, failure = 0, len(messages), None
+        begin, count, failure, now = 0, len(messages), None, self.clock()
         while begin < count:
             first = messages[begin]
             error = first.error()
@@ -470,7 +494,7 @@ class Processing(ABC):
             while end < count and _follows(messages[end], topic, number):
                 end += 1
             holding = self.work.holdings[TopicPartition(topic, number)]
-            self.work.deliver(holding, messages[begin:end], self._schedule(topic) if holding.again else None)
+            self.work.deliver(holding, messages[begin:end], now, self._schedule(topic) if holding.again else None)
             begin = end
         if failure is not None:
             # Only now, because the consumer's position is behind all of these records.

@@ -25,6 +25,7 @@ from consumer_coord.consumer.tracking import BlockingTracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import Counts, Processing, ProcessSettings
@@ -48,7 +49,9 @@ class BlockingTracksRecords(Protocol):
     """The consumer."""
 
     def track_records(self, tracker: RecordTracker) -> BlockingTracking: ...
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None: ...
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = ...
+    ) -> None: ...
 
 
 def slots(workers: int | Executor) -> int:
@@ -106,7 +109,7 @@ class ThreadProcess(Processing):
         try:
             tracking = self._tracking = consumer.track_records(self)
             tracking.read_also(lambda topics: self.retry_topics(topics, tracking.wall_clock_ms))
-            consumer.report_handlers(self.handling)
+            consumer.report_handlers(self.handling, self.figures)
             raised: BaseException | None = None
             try:
                 while self.failure is None and not (self._stop is not None and self._stop.is_set()):
@@ -178,7 +181,7 @@ class ThreadProcess(Processing):
         with self._lock:
             self.look_at_readings(tracking.readings())
             self.look_at_lease(leased=tracking.leased)
-            self.warn_of_long_handlers()
+            self.tell_of_progress()
             self.deliver(messages)
 
     # -- for the consumer, on its loop ----------------------------------------------------------------------------------
@@ -203,6 +206,11 @@ class ThreadProcess(Processing):
         with self._lock:
             return super().handling()
 
+    def figures(self) -> Mapping[str, float]:
+        """See :class:`Processing`; callable from any thread."""
+        with self._lock:
+            return super().figures()
+
     # -- handlers -------------------------------------------------------------------------------------------------------
 
     def _next(self) -> Record | None:
@@ -212,6 +220,7 @@ class ThreadProcess(Processing):
         if record is not None:
             attempt = record.earlier + record.attempt
             record.handler = Context(attempt, None if timeout_s is None else now + timeout_s, threading.Event)
+            record.handler.span = self.begin_span(record)
         return record
 
     def _fill(self) -> None:
@@ -304,6 +313,8 @@ class ThreadProcess(Processing):
 
     def _call(self, record: Record) -> None:
         CURRENT.set(record.handler)
+        if record.handler.span is not None:
+            spans.enter(record.handler.span)
         self._handle(self.argument(record))
 
     def _ended(self, record: Record, error: BaseException | None) -> None:
@@ -314,6 +325,8 @@ class ThreadProcess(Processing):
         deadline = record.handler.times_out_at
         if error is None and deadline is not None and self.clock() > deadline:
             error = TimeoutError(f"the handler took longer than {self.settings.timeout_s:g} s")
+        if record.handler.span is not None:
+            spans.end(record.handler.span, error)
         self.settle(record, error)
         if record.holding.draining and not self.work.busy(record.holding):
             tracking.look_again()

@@ -25,7 +25,7 @@ import enum
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from consumer_coord.offsets import OffsetAndMetadata, before
@@ -36,6 +36,8 @@ from consumer_coord.topic_partition import TopicPartition
 _RECORD_BYTES: Final = 500
 #: Part of the memory up to which a partition that was paused must shrink before it is read again.
 _RESUMES_AT: Final = 0.5
+#: Records that come within this time are counted as one arrival, in seconds.
+_SAME_S: Final = 1.0
 
 
 class Order(enum.Enum):
@@ -131,6 +133,7 @@ class Holding:
 
     __slots__ = (
         "again",
+        "arrivals",
         "asleep",
         "committed",
         "draining",
@@ -159,6 +162,8 @@ class Holding:
         self.number: int = number
         #: The offset after the last delivered record.
         self.position: int = position
+        #: (offset behind the records that came in one second, when the first of them came), for :meth:`age_s`.
+        self.arrivals: deque[tuple[int, float]] = deque()
         #: Offset -> record, in the order of offsets.
         self.unfinished: dict[int, Record] = {}
         #: Offsets that a former owner has finished, at or after :attr:`position`.
@@ -177,6 +182,21 @@ class Holding:
         """Return the lowest unfinished offset, or the offset after everything that is known to be finished."""
         position, finished = self.position, self.finished
         return next(iter(self.unfinished), finished[0][1] if finished and finished[0][0] <= position else position)
+
+    def age_s(self, now: float) -> float:
+        """Return how long ago the lowest unfinished record came, in seconds; 0 if there is none."""
+        first = next(iter(self.unfinished), None)
+        return 0.0 if first is None else now - next((at for end, at in tuple(self.arrivals) if end > first), now)
+
+    def note_arrival(self, end: int, now: float) -> None:
+        """Note that the records before ``end`` came now."""
+        arrivals, start = self.arrivals, self.start()
+        while arrivals and arrivals[0][0] <= start:
+            arrivals.popleft()
+        if arrivals and now - arrivals[-1][1] < _SAME_S:
+            arrivals[-1] = end, arrivals[-1][1]
+        else:
+            arrivals.append((end, now))
 
     def ranges(self) -> Ranges:
         """Return what is finished above the lowest unfinished offset. Offsets without a record count as finished."""
@@ -360,8 +380,14 @@ class Work:
 
     # -- records --------------------------------------------------------------------------------------------------------
 
-    def deliver(self, holding: Holding, messages: Iterable[Any], due: Callable[[Any], tuple[float, int]] | None = None) -> None:
-        """Add records of one partition, in the order of their offsets.
+    def deliver(
+        self,
+        holding: Holding,
+        messages: Iterable[Any],
+        now: float = 0.0,
+        due: Callable[[Any], tuple[float, int]] | None = None,
+    ) -> None:
+        """Add records of one partition, in the order of their offsets, at the time ``now`` in seconds.
 
         ``due`` returns when a message of a retry topic may be handled, and how many attempts it has had.
         """
@@ -392,6 +418,7 @@ class Work:
                     lane.ready, lane.due = True, 0
                     lane.turns.append(lane)
         holding.size += size
+        holding.note_arrival(offset + 1, now)
         self._pass(holding, offset + 1)
 
     def _pass(self, holding: Holding, position: int) -> None:
@@ -679,6 +706,33 @@ class Work:
     def busy(self, holding: Holding) -> bool:
         """Return whether a handler runs whose result would still count."""
         return any(record.holding is holding and record.reason is None for record in self.running)
+
+    def figures(self, now: float) -> Mapping[str, float]:
+        """Return :data:`~consumer_coord.process.figures.FIGURES`, but for the letters; nearly right in another thread, too."""
+        holdings = tuple(self.holdings.values())
+        running = sum(1 + len(record.rest) for record in tuple(self.running) if not record.holding.ended)
+        tried = [waiter for _, number, waiter in tuple(self._later) if isinstance(waiter, Record) and waiter.due == number]
+        retrying = sum(1 + len(record.rest) for record in (*tried, *tuple(self._due)))
+        retrying += sum(len(holding.asleep) for holding in holdings)
+        unfinished = sum(len(holding.unfinished) for holding in holdings)
+        return {
+            "process-running": len(self.running),
+            "process-waiting": max(0, unfinished - running - retrying),
+            "process-retrying": retrying,
+            "process-unfinished-seconds": max((holding.age_s(now) for holding in holdings), default=0.0),
+            "process-handled-total": self.handled,
+            "process-failed-total": self.failed,
+            "process-retried-total": self.retried,
+        }
+
+    def stuck(self, now: float, limit_s: float) -> Record | None:
+        """Return the record that commits or a slot have waited for longest, if that is ``limit_s`` seconds or more."""
+        found = [record for record in self.running if now - record.started >= limit_s]
+        for holding in self.holdings.values():
+            first = next(iter(holding.unfinished.values()), None)
+            if first is not None and first.state is State.RETRYING and now - first.since >= limit_s:
+                found.append(first)
+        return min(found, key=lambda record: (record.since, record.offset), default=None)
 
     @property
     def lanes(self) -> int:

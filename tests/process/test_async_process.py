@@ -46,6 +46,22 @@ def produce(kafka: EmbeddedKafka, count: int, topic: str = "orders", key: Callab
     assert producer.flush(60) == 0
 
 
+def test_offsets_cannot_be_sent_to_a_transaction(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 1)
+
+        async def handle(_: Any) -> None:
+            await member.consumer_group_metadata()
+
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            with pytest.raises(IllegalStateError, match=r"transactions do not work with process\(\)"):
+                await member.process(handle)
+            assert await member.consumer_group_metadata() is not None
+
+    asyncio.run(main())
+
+
 async def committed(member: AsyncGroupConsumer, topic: str = "orders", count: int = PARTITIONS) -> list[int]:
     found = await member.committed([TopicPartition(topic, number) for number in range(count)])
     return [row.offset for row in found]

@@ -82,10 +82,10 @@ def test_a_handler_that_runs_long_is_named_once_a_minute(caplog: pytest.LogCaptu
     driver, _ = reads(7, 8)
     with caplog.at_level(logging.WARNING, "consumer_coord.process"):
         for driver.now in (0.0, 30.0, 59.9):
-            driver.warn_of_long_handlers()
+            driver.tell_of_progress()
         assert not caplog.records
         for driver.now in (60.0, 61.0, 119.0):
-            driver.warn_of_long_handlers()
+            driver.tell_of_progress()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(
         "the handler of the record of orders-0 at offset 7, with the key b'7', has been running for 60 s, in attempt 1; 1 other"

@@ -139,7 +139,7 @@ class AgainstAModel(RuleBasedStateMachine):
                 self.due[partition][self.log[partition]] = self.now + self.delay_s
         due = self.due[partition]
         schedule = (lambda message: (due[message.offset()], 1)) if partition == self.retries else None
-        self.work.deliver(self.work.holdings[partition], batch, schedule)
+        self.work.deliver(self.work.holdings[partition], batch, self.now, schedule)
 
     @rule(seconds=st.sampled_from((0.0, 0.0, 0.5, 3.0)))
     def start(self, seconds: float) -> None:
@@ -648,7 +648,7 @@ def test_records_of_one_call_are_handled_again_together() -> None:
 def test_a_record_of_a_retry_topic_starts_when_it_is_due_and_its_partition_is_not_read_before() -> None:
     one = work()
     again = one.begin(P1, 1, 0, again=True)
-    one.deliver(again, messages(0, 1), lambda message: (60.0 + message.offset(), 1))
+    one.deliver(again, messages(0, 1), 0.0, lambda message: (60.0 + message.offset(), 1))
     one.deliver(one.begin(P0, 2, 0), messages(0))
     (fresh,) = start_all(one, 1.0)
     assert fresh.holding.partition == P0
@@ -662,7 +662,7 @@ def test_a_record_of_a_retry_topic_starts_when_it_is_due_and_its_partition_is_no
 
 def test_records_of_a_retry_topic_take_their_part_of_the_slots_while_others_wait() -> None:
     one = work(concurrency=10)
-    one.deliver(one.begin(P1, 1, 0, again=True), messages(*range(20), key=None), lambda _: (5.0, 1))
+    one.deliver(one.begin(P1, 1, 0, again=True), messages(*range(20), key=None), 0.0, lambda _: (5.0, 1))
     one.deliver(one.begin(P0, 2, 0), messages(*range(8), key=None))
     started = start_all(one, 5.0)
     assert sum(record.holding.again for record in started) == 3
