@@ -1,4 +1,4 @@
-"""The flags that say what counts as lag; the same in ``describe``, ``lag``, ``top`` and ``watch``."""
+"""The flags that say what counts as lag; the same in ``describe``, ``lag`` and ``watch``."""
 
 from __future__ import annotations
 
