@@ -67,6 +67,12 @@ COMMANDS: Mapping[str, Command] = {
             "consumer_coord.watch.command:add_arguments",
         ),
         Command(
+            "serve-metrics",
+            "serve the lag of groups, and how many replicas they need",
+            "consumer_coord.scaling.command:run",
+            "consumer_coord.scaling.command:add_arguments",
+        ),
+        Command(
             "completion",
             "print a completion script for your shell",
             "consumer_coord.admin.completion:run",

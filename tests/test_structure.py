@@ -53,6 +53,7 @@ ABOVE_CORE = (
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
     "consumer_coord.watch",
+    "consumer_coord.scaling",
 )
 #: Modules that read with this package's own Fetch requests.
 READ_COLUMNS = (

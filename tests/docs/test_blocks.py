@@ -35,7 +35,7 @@ APART = frozenset({"start.md"})
 #: Ports and files of a page that are missing or different on this machine.
 INSTEAD = {"start_http_server(9000, addr": "start_http_server(0, addr"}
 #: Commands of ``sh`` blocks that run until they are stopped; tests/broker runs this one.
-SERVERS = ("embedded-kafka", "watch")
+SERVERS = ("embedded-kafka", "watch", "serve-metrics")
 
 ALL = {str(page.relative_to(DOCS)): blocks_of(page) for page in pages()}
 

@@ -18,10 +18,10 @@ from confluent_kafka import Consumer
 
 import consumer_coord.watch
 from consumer_coord import GroupConsumer
+from consumer_coord.admin.listening import parse_listen
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.cli import main
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.watch.command import parse_listen
 from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker
 from consumer_coord.watch.recording import Meta, Recording, read_recording
