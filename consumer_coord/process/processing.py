@@ -12,10 +12,10 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import TrackedReading
 from consumer_coord.errors import IllegalStateError
+from consumer_coord.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics
-from consumer_coord.process.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.process.letters import Letter, Origin
 from consumer_coord.process.spans import BeginSpan, span_maker
 from consumer_coord.process.work import Holding, Order, Record, State, Work

@@ -28,8 +28,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from consumer_coord.finished_offsets import Ranges, capacity, encode
 from consumer_coord.offsets import OffsetAndMetadata, before
-from consumer_coord.process.finished_offsets import Ranges, capacity, encode
 from consumer_coord.topic_partition import TopicPartition
 
 #: Bytes that a record takes in memory, beside its key and value.
