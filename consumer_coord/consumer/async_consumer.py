@@ -63,6 +63,7 @@ from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
@@ -123,6 +124,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     #: See :class:`ResetPolicy`. A simulation may set False.
     _checks_commits = True
+    _metrics_push: MetricsPush | None = None
     #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
@@ -236,6 +238,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
             )
             if own is not None:
                 self._look_ups, self._reports = own.serve(made, self._librdkafka.reported.append)
+            if settings.enable_metrics_push:
+                self._metrics_push = MetricsPush(made)
             if self._threaded is not None:
                 # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
                 # consumer alive.
@@ -342,6 +346,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         finally:
             try:
                 if engine is not None:
+                    if self._metrics_push is not None:
+                        await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
                     await engine.worker.plane.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000)
                     await self._clusters().release(self._settings.client)

@@ -60,6 +60,7 @@ from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
@@ -152,6 +153,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     #: The exception that was being handled when this consumer was created. close() ignores this exception.
     _handled: BaseException | None = None
+    _metrics_push: MetricsPush | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its attributes."""
@@ -240,6 +242,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             )
             if own is not None:
                 self._look_ups, self._reports = own.serve(engine, self._librdkafka.reported.append)
+            if settings.enable_metrics_push:
+                self._metrics_push = MetricsPush(engine)
             return engine
 
         return make
@@ -929,6 +933,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._engine.closing = True
             self._core.application.look_again()
             try:
+                if self._metrics_push is not None:
+                    await self._metrics_push.close(max(0.0, ends - time.monotonic()) * 1000)
                 await self._engine.worker.plane.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:

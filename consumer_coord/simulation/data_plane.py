@@ -183,6 +183,10 @@ class SimulatedPlane:
         """Return nothing, because no statistics are simulated."""
         return {}
 
+    def fetch_metrics(self) -> Mapping[str, float]:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
+        return {}
+
     def log_ends(self) -> None:
         """Return None, as for librdkafka."""
 
