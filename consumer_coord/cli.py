@@ -66,6 +66,7 @@ _TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
 #: Command -> (module, help text). The module is imported when the command is used.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay groups"),
+    "migrate": ("consumer_coord.migration.command", "check and follow a move to KIP-848, another assignor or this library"),
     "serve-metrics": ("consumer_coord.scaling.command", "serve the lag of groups, and how many replicas they need"),
     "embedded-kafka": ("consumer_coord.broker.command", "run an embedded Kafka broker in memory, for demos and tests"),
     "simulate": ("consumer_coord.simulation.command", "run groups and brokers in virtual time, with faults"),
