@@ -67,6 +67,13 @@ COMMANDS: Mapping[str, Command] = {
             "consumer_coord.watch.command:add_arguments",
         ),
         Command(
+            "migrate",
+            "check and follow a move to KIP-848, another assignor or this library",
+            "consumer_coord.migration.command:run",
+            "consumer_coord.migration.command:add_arguments",
+            "consumer_coord.admin.documents:MigrateDocument",
+        ),
+        Command(
             "serve-metrics",
             "serve the lag of groups, and how many replicas they need",
             "consumer_coord.scaling.command:run",

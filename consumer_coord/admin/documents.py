@@ -220,3 +220,76 @@ class DeleteOffsetsDocument(TypedDict):
 
     group: str
     partitions: list[DeletedOffset]
+
+
+class MigratingClient(TypedDict):
+    """What a member's client id tells of its client."""
+
+    name: str
+    version: str | None
+
+
+class MigratingMember(TypedDict):
+    """A member of a group that moves."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    client: Annotated[MigratingClient | None, "as far as the client id tells; null if it does not"]
+    protocol: str
+    subscription_version: int | None
+    user_data_bytes: int | None
+    assignment_user_data_bytes: int | None
+    topics: list[str]
+    pattern: str | None
+    assigned: Annotated[list[str], "TOPIC-PARTITION"]
+    owned_when_joined: list[str] | None
+    epoch: int | None
+
+
+class MigratingBroker(TypedDict):
+    """The settings of a broker that concern a move, or why they are unknown."""
+
+    broker: int
+    address: Annotated[str, "host:port"]
+    settings: dict[str, str] | None
+    error: str | None
+
+
+class MigrationProgress(TypedDict):
+    """How far a move has come."""
+
+    type: str
+    state: str
+    assignor: str
+    epoch: int | None
+    moved: Annotated[int, "members that have moved"]
+    members: int
+    complete: bool
+    wait: Annotated[str | None, "why no member may be restarted now; null if the next one may be"]
+    back: Annotated[str | None, "how going back is safe now; null if it is not"]
+    back_refused: Annotated[str | None, "why going back is not safe; null if it is"]
+
+
+class MigrateDocument(TypedDict):
+    """The document of ``migrate``."""
+
+    group: str
+    type: str
+    protocol_type: str
+    state: str
+    assignor: str
+    epoch: int | None
+    coordinator: Annotated[int, "the broker's id"]
+    members: list[MigratingMember]
+    brokers: list[MigratingBroker]
+    group_settings: dict[str, str]
+    to: str
+    possible: bool
+    blocks: Annotated[list[str], "what prevents the move"]
+    loses: Annotated[list[str], "what the group loses"]
+    note: list[str]
+    steps: list[str]
+    order: Annotated[list[str], "member ids, in the order of the restarts"]
+    progress: MigrationProgress
