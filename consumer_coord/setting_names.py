@@ -19,8 +19,9 @@ _NAMES = """
     metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy oauth_cb offset.store.method offset.store.path
     offset.store.sync.interval.ms on_commit partition.assignment.strategy plugin.library.paths queued.max.messages.kbytes
     queued.min.messages receive.message.max.bytes reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms
-    retry.backoff.max.ms retry.backoff.ms sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm
-    sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.principal sasl.kerberos.service.name
+    sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
     sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
     sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
     sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase

@@ -61,6 +61,8 @@ class ClientMetrics:
 
     def __init__(self, random: Random, wall_clock_ms: Callable[[], int]) -> None:
         self.pushes: deque[PushedMetrics] = deque(maxlen=_MOST_PUSHES)
+        #: The error codes of all refused pushes.
+        self.refusals: set[int] = set()
         self._random = random
         self._wall_clock_ms = wall_clock_ms
         self._subscriptions: dict[str, Mapping[str, str]] = {}
@@ -123,12 +125,15 @@ class ClientMetrics:
     def pushed(self, request: PushTelemetryRequest, client_id: str) -> PushTelemetryResponse:
         """Answer PushTelemetry, and keep the metrics of an accepted request."""
         if request.client_instance_id == ZERO_UUID:
+            self.refusals.add(codes.INVALID_REQUEST)
             return PushTelemetryResponse(error_code=codes.INVALID_REQUEST)
         instance = self._instance(request.client_instance_id)
         instance.last_error = self._why_not(request, instance)
         if instance.last_error == codes.NONE:
             named = request.client_instance_id, client_id, request.terminating, request.compression_type
             self.pushes.append(PushedMetrics(*named, bytes(request.metrics)))
+        else:
+            self.refusals.add(instance.last_error)
         return PushTelemetryResponse(error_code=instance.last_error)
 
     def _why_not(self, request: PushTelemetryRequest, instance: _Instance) -> int:

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.net.metadata import Broker
-from consumer_coord.printable import get_logger
 
 if TYPE_CHECKING:
     from consumer_coord.telemetry.push import MetricsPusher, Reading
-
-logger: Final = get_logger(__name__)
 
 #: GetTelemetrySubscriptions. Brokers without a receiver of metrics do not list it among their requests.
 _GET_TELEMETRY_SUBSCRIPTIONS: Final = 71
@@ -96,4 +93,6 @@ class MetricsPush:
 def _log_crash(task: asyncio.Task[Any]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        logger.error("pushing metrics ended with an error; the consumer goes on without. Please report this", exc_info=error)
+        # Not raised by a call of the application, because its records do not depend on metrics.
+        text = "pushing metrics ended with an error; the consumer goes on without. Please report this"
+        task.get_loop().call_exception_handler({"message": text, "exception": error, "task": task})

@@ -69,8 +69,8 @@ class Mechanism(Protocol):
     def remedy(self) -> str:
         """Advice for error texts: the settings to check if the broker refuses."""
 
-    async def exchange(self, send: Send) -> None:
-        """Send all tokens of one authentication, and check the broker's tokens."""
+    async def exchange(self, send: Send, host: str) -> None:
+        """Send all tokens of one authentication with the broker at ``host``, and check the broker's tokens."""
 
     def forget(self) -> None:
         """Drop a cached token."""
@@ -113,7 +113,7 @@ class Plain(_WithPassword):
     name = "PLAIN"
     remedy = "check sasl.username and sasl.password"
 
-    async def exchange(self, send: Send) -> None:
+    async def exchange(self, send: Send, host: str) -> None:
         """Send the name and the password; the broker's token is empty."""
         await send(b"\0" + self.username.encode() + b"\0" + self.password.encode())
 
@@ -129,7 +129,7 @@ class Scram(_WithPassword):
     environment: Environment = attrs.field(repr=False)
     remedy = "check sasl.username and sasl.password, and that the broker has a SCRAM credential of this mechanism for the user"
 
-    async def exchange(self, send: Send) -> None:
+    async def exchange(self, send: Send, host: str) -> None:
         """Prove that this client knows the password, and check that the broker knows it, too."""
         from consumer_coord.net.scram import ScramClient
 
@@ -282,7 +282,7 @@ class OAuthBearer:
         what = "what oauth_cb returns: the token's" if source == "oauth_cb" else f"{source}: the token's"
         return f"check {what} audience, scope and expiry must match what the listener accepts"
 
-    async def exchange(self, send: Send) -> None:
+    async def exchange(self, send: Send, host: str) -> None:
         """Send the token."""
         token = await self.source.token()
         fields = {"auth": f"Bearer {token.value}", **token.extensions}
@@ -352,7 +352,7 @@ class SaslAuthenticator:
             return challenge
 
         try:
-            await mechanism.exchange(send)
+            await mechanism.exchange(send, connection.address.rpartition(":")[0].strip("[]"))
         except AuthenticationError as error:
             raise AuthenticationError(
                 f"control plane: {connection.address} and SASL {mechanism.name} for {mechanism.who}:"

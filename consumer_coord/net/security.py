@@ -35,7 +35,7 @@ _warned: set[str] = set()
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = ("PLAIN", *_SCRAM, "OAUTHBEARER")
+MECHANISMS = ("PLAIN", *_SCRAM, "OAUTHBEARER", "GSSAPI")
 
 _SSL_SETTINGS = frozenset(name for name in LIBRDKAFKA if name.removeprefix("enable.").startswith("ssl."))
 _SASL_SETTINGS = frozenset(name for name in LIBRDKAFKA if name.startswith("sasl.") or name == "oauth_cb")
@@ -51,9 +51,11 @@ _REFUSED = {
     "ssl.truststore.location": "only Java has this setting; set ssl.ca.location to the CA's certificates in PEM format",
     "ssl.truststore.password": "only Java has this setting; set ssl.ca.location to the CA's certificates in PEM format",
     "sasl.jaas.config": "only Java has this setting; set sasl.username and sasl.password",
+    "sasl.kerberos.kinit.cmd": "no kinit is run; set sasl.kerberos.keytab, with which tickets are requested and renewed, or"
+    " keep the credential cache current yourself",
+    "sasl.kerberos.min.time.before.relogin": "tickets of sasl.kerberos.keytab are renewed by the Kerberos library: remove it",
 }
 _REFUSED_FAMILIES = {
-    "sasl.kerberos.": "GSSAPI (Kerberos) is not supported; use SCRAM-SHA-512, PLAIN over SASL_SSL, or OAUTHBEARER",
     "sasl.oauthbearer.": "librdkafka has no such setting; set an oauth_cb that requests the token from the identity provider",
 }
 
@@ -146,14 +148,17 @@ def _check_known(given: dict[str, Any]) -> None:
 
 #: The settings that mechanisms with a password need, and the settings that must not be set with these mechanisms.
 _CREDENTIALS = ("sasl.username", "sasl.password"), ("oauth_cb", "sasl.oauthbearer.config")
-#: The settings that OAUTHBEARER needs, and the settings that must not be set with OAUTHBEARER.
-_TOKENS = ("oauth_cb",), ("sasl.username", "sasl.password")
+#: The same for the mechanisms without passwords.
+_NEEDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "OAUTHBEARER": (("oauth_cb",), ("sasl.username", "sasl.password")),
+    "GSSAPI": ((), ("sasl.username", "sasl.password", "oauth_cb", "sasl.oauthbearer.config")),
+}
 
 
 def _check_sasl(sasl: Mapping[str, Any]) -> str:
     """Return the mechanism's name; raise an error if one of its settings is missing, or a setting has no effect with it."""
     mechanism = _mechanism_name(sasl)
-    needed, useless = _CREDENTIALS if mechanism != "OAUTHBEARER" else _TOKENS
+    needed, useless = _NEEDS.get(mechanism, _CREDENTIALS)
     for key in needed:
         if not sasl.get(key):
             raise ConfigurationError(f"sasl.mechanism={mechanism} needs {key}, which is not set")
@@ -164,10 +169,20 @@ def _check_sasl(sasl: Mapping[str, Any]) -> str:
         if not callable(sasl["oauth_cb"]):
             raise ConfigurationError("oauth_cb must be a function: oauth_cb(config) -> (token, expiry in seconds since 1970)")
         return mechanism
+    if mechanism == "GSSAPI":
+        _check_kerberos(sasl)
     for key in needed:
         if not isinstance(sasl[key], str) or "\0" in sasl[key]:
             raise ConfigurationError(f"{key} must be a string without NUL characters")
     return mechanism
+
+
+def _check_kerberos(sasl: Mapping[str, Any]) -> None:
+    from consumer_coord.net.kerberos import library
+
+    library()
+    if sasl.get("sasl.kerberos.keytab"):
+        _path("sasl.kerberos.keytab", sasl["sasl.kerberos.keytab"])
 
 
 def _mechanism_name(sasl: Mapping[str, Any]) -> str:
@@ -177,8 +192,6 @@ def _mechanism_name(sasl: Mapping[str, Any]) -> str:
     if not names:
         raise ConfigurationError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")
     name = names.pop()
-    if name == "GSSAPI":
-        raise ConfigurationError(f"sasl.mechanism=GSSAPI: {_REFUSED_FAMILIES['sasl.kerberos.']}")
     if name not in MECHANISMS:
         raise ConfigurationError(f"sasl.mechanism={name!r} is not supported; set it to one of {', '.join(MECHANISMS)}")
     return name
@@ -192,6 +205,10 @@ def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment)
         return SaslAuthenticator(Plain(sasl["sasl.username"], sasl["sasl.password"]))
     if name in _SCRAM:
         return SaslAuthenticator(Scram(sasl["sasl.username"], sasl["sasl.password"], name, environment))
+    if name == "GSSAPI":
+        from consumer_coord.net.kerberos import Kerberos
+
+        return SaslAuthenticator(Kerberos.of(sasl, environment))
     callback: OAuthCallback = sasl["oauth_cb"]
     return SaslAuthenticator(OAuthBearer(TokenSource(callback, sasl.get("sasl.oauthbearer.config"), environment)))
 

@@ -44,6 +44,7 @@ The rules, by the names under which they are reported:
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, or repeats a look-up more than
                   :data:`MOST_REPEATS` times, whatever the brokers respond
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed
+``metrics``       brokers that subscribe to metrics have no reason to refuse a push for good, and no push follows the last one
 ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends with an exception
 """

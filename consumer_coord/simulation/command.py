@@ -26,7 +26,7 @@ import attrs
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment
-from consumer_coord.simulation.drawing import draw_scenario, with_more_commits, with_protocol, with_reads
+from consumer_coord.simulation.drawing import draw_scenario, with_metrics, with_more_commits, with_protocol, with_reads
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Figures, play
 from consumer_coord.simulation.report import write_report
@@ -214,7 +214,7 @@ class Drawing:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_protocol(scenario, self.protocol)
-        return with_reads(with_more_commits(scenario) if self.reads == "any" else scenario, self.reads)
+        return with_reads(with_metrics(with_more_commits(scenario)) if self.reads == "any" else scenario, self.reads)
 
     def __str__(self) -> str:
         """Return, as text, the flags without which the seed draws a different scenario."""

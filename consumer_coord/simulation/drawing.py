@@ -156,6 +156,11 @@ _WITH_EPOCHS = {"store": "auto", "interval": "all", "revoke": "sync", "later": "
 _MOST_FETCHING = 5
 
 
+def with_metrics(scenario: Scenario) -> Scenario:
+    """Return the same simulation run; in a quarter of the seeds, the brokers subscribe to the members' metrics (KIP-714)."""
+    return attrs.evolve(scenario, metrics=Random(f"{scenario.seed}-metrics").random() < 0.25)
+
+
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same simulation run with members that read columns, and so send Fetch requests.
 

@@ -24,10 +24,14 @@ from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.world import JOINED_S, World
 from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
+from consumer_coord.wire import error_codes
 from consumer_coord.wire.embedded_protocol import decode_assignment
 
 #: Time without a change after which the group counts as stable, in virtual seconds.
 _QUIET_S = 8.0
+
+#: A member asks again after these answers to pushed metrics.
+_MAY_BE_REFUSED = frozenset({error_codes.UNKNOWN_SUBSCRIPTION_ID, error_codes.THROTTLING_QUOTA_EXCEEDED})
 
 #: Limit of a simulation run, in virtual seconds.
 _MOST_S = 600.0
@@ -374,6 +378,7 @@ class _Course(World):
         await self._stop_members(committing)
         self._check_commits(wanted, nothing_read)
         self._check_groups_are_empty()
+        self._check_metrics()
         self.cluster.close()
         await self._until(self.loop.time() + 60)
         self._check_nothing_is_left()
@@ -408,6 +413,14 @@ class _Course(World):
         consumer_group = self.cluster.consumer_group(self.group_id)
         if consumer_group is not None and not consumer_group.static_members and consumer_group.members:
             raise Violation("agreement", f"all members closed, but the group still has {sorted(consumer_group.members)}")
+
+    def _check_metrics(self) -> None:
+        """Check that no member pushed anything that a broker must refuse, such as a push after the last one."""
+        refused = self.cluster.kafka.client_metrics.refusals - _MAY_BE_REFUSED
+        if refused:
+            raise Violation(
+                "metrics", f"the brokers refused pushed metrics with {sorted(map(error_codes.error_name, refused))}"
+            )
 
     def _check_nothing_is_left(self) -> None:
         if self.network.connections:

@@ -71,6 +71,8 @@ class Scenario:
     #: Settings for user topics with record batches, which members with ``columns`` fetch; None for topics that store only
     #: offsets.
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
+    #: Whether the brokers subscribe to the members' metrics (KIP-714).
+    metrics: bool = attrs.field(default=False, metadata={"later": True})
 
 
 def to_json(scenario: Scenario) -> str:

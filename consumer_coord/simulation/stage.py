@@ -70,6 +70,7 @@ class Stage:
                 group_consumer_regex_refresh_interval_ms=10_000,
                 offsets_topic_num_partitions=3,
                 auto_create_topics_enable=False,
+                client_metrics_enable=scenario.metrics,
             ),
             brokers=scenario.brokers,
             topics=scenario.topics,
@@ -77,6 +78,8 @@ class Stage:
             fetching=scenario.fetching,
             seed=scenario.seed,
         )
+        if scenario.metrics:
+            self.cluster.kafka.client_metrics.subscribe("all", {"metrics": "*", "interval.ms": "2000"})
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
         #: The time until which an earlier fault may delay requests and rebalances.

@@ -46,10 +46,10 @@ class JavaProgram:
 
     def command(self, *arguments: str, also: Path | None = None) -> list[str]:
         """Return the command that runs the program."""
-        class_path = f"{self.libs}/*:{self._compiled()}" + (f":{also}/*" if also is not None else "")
+        class_path = f"{self.libs}/*:{self.compiled()}" + (f":{also}/*" if also is not None else "")
         return [*java_command(self.libs), *self.jvm_arguments, "-cp", class_path, self.main, *arguments]
 
-    def _compiled(self) -> Path:
+    def compiled(self) -> Path:
         """Return the directory with the classes of the program, compiled if necessary."""
         files = [SOURCES / name for name in self.sources or (f"{self.main}.java",)]
         digest = hashlib.sha256(KAFKA.hash_list.read_bytes())

@@ -56,7 +56,8 @@ class RealKafka(KafkaCluster):
     ``libs``: the directory with Kafka's jars.  ``brokers``: their number; their node ids are 1 to ``brokers``.
     ``properties`` are added to (and override) every broker's ``server.properties``.  ``listeners`` are added to
     the plain one; ``racks`` are the racks of the brokers, in the order of their ids; ``format_arguments`` go to
-    ``StorageTool format`` (for instance ``--add-scram``), ``jvm_arguments`` to the Java of the brokers.
+    ``StorageTool format`` (for instance ``--add-scram``), ``jvm_arguments`` to the Java of the brokers, and
+    ``plug_ins`` are directories with further classes for the brokers.
     Use the cluster as a context manager, or call :meth:`start` and :meth:`close`.
     """
 
@@ -70,6 +71,7 @@ class RealKafka(KafkaCluster):
         format_arguments: Sequence[str] = (),
         jvm_arguments: Sequence[str] = ("-Xmx512m", "-XX:TieredStopAtLevel=1"),
         racks: Sequence[str] = (),
+        plug_ins: Sequence[Path] = (),
         outlives_test: bool = False,
     ) -> None:
         super().__init__({})
@@ -82,6 +84,7 @@ class RealKafka(KafkaCluster):
         self._listeners = (Listener("PLAINTEXT", "PLAINTEXT"), *listeners)
         self._format_arguments = tuple(format_arguments)
         self._jvm_arguments = tuple(jvm_arguments)
+        self._class_path = tuple(map(str, plug_ins))
         self._outlives_test = outlives_test
         _remove_abandoned_data()
         self._directory = Path(tempfile.mkdtemp(prefix=f"{_DATA_PREFIX}{os.getpid()}-"))
@@ -248,7 +251,7 @@ class RealKafka(KafkaCluster):
 
     def _java_command(self, main: str, arguments: Sequence[str], libs: Path) -> list[str]:
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
-        return [*java_command(libs), *log, *arguments, "-cp", f"{libs}/*", main]
+        return [*java_command(libs), *log, *arguments, "-cp", ":".join((f"{libs}/*", *self._class_path)), main]
 
     def _await_ready(self, brokers: Sequence[int]) -> None:
         """Wait until each of ``brokers`` accepts connections and the cluster's metadata names them all."""

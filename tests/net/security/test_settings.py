@@ -40,7 +40,8 @@ WITHOUT_EFFECT: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
 REFUSED: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
     ({"security.protocol": "TLS"}, ("security.protocol='tls'", "sasl_ssl")),
     (SASL, ("sasl.mechanism is missing", "SCRAM-SHA-512")),
-    ({**SASL, "sasl.mechanism": "GSSAPI"}, ("GSSAPI", "SCRAM-SHA-512")),
+    ({**SASL, **PLAIN, "sasl.mechanism": "GSSAPI"}, ("sasl.username", "GSSAPI")),
+    ({**SASL, "sasl.kerberos.kinit.cmd": "kinit"}, ("sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab")),
     ({**SASL, "sasl.mechanism": "SCRAM-SHA-1"}, ("sasl.mechanism='SCRAM-SHA-1'", "SCRAM-SHA-256")),
     ({**SASL, "sasl.mechanism": "PLAIN", "sasl.mechanisms": "OAUTHBEARER"}, ("sasl.mechanism and sasl.mechanisms",)),
     ({**SASL, "sasl.mechanism": "PLAIN", "sasl.password": PASSWORD}, ("needs sasl.username", "PLAIN")),
@@ -50,7 +51,7 @@ REFUSED: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
     ({**SASL, **PLAIN, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}, ("sasl.username", "OAUTHBEARER")),
     ({**SASL, **PLAIN, "oauth_cb": token}, ("oauth_cb", "PLAIN")),
     ({**SASL, **PLAIN, "sasl.username": "a\0b"}, ("sasl.username", "NUL")),
-    ({**SASL, "sasl.kerberos.service.name": "kafka"}, ("sasl.kerberos.service.name", "GSSAPI")),
+    ({**SASL, "sasl.kerberos.service.name": "kafka"}, ("sasl.mechanism is missing", "GSSAPI")),
     ({**SASL, "sasl.oauthbearer.secret": PASSWORD}, ("sasl.oauthbearer.secret", "oauth_cb")),
     ({**SASL, "sasl.jaas.config": PASSWORD}, ("sasl.jaas.config", "sasl.username")),
     ({**SASL, **PLAIN, "sasl.user": "alice"}, ("sasl.user ", "did you mean sasl.username")),

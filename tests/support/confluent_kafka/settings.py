@@ -125,10 +125,14 @@ FATES: dict[str, Fate] = {
     **_all(REFUSED, "ssl.engine.location ssl.engine.id", "OpenSSL engines are not supported; give the key as a file or text"),
     **_all(REFUSED, "ssl.ca.certificate.stores", "Windows certificate stores are not supported; give `ssl.ca.location`"),
     **_all(
+        BOTH,
+        "sasl.kerberos.service.name sasl.kerberos.principal sasl.kerberos.keytab",
+        "for GSSAPI, with the extra `gssapi`; confluent-kafka's wheels have no GSSAPI, so librdkafka cannot read with it",
+    ),
+    **_all(
         REFUSED,
-        "sasl.kerberos.service.name sasl.kerberos.principal sasl.kerberos.kinit.cmd sasl.kerberos.keytab"
-        " sasl.kerberos.min.time.before.relogin",
-        "GSSAPI is not supported; use SCRAM, PLAIN over TLS, or OAUTHBEARER",
+        "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin",
+        "no kinit is run: tickets come from `sasl.kerberos.keytab`, or from a credential cache that somebody keeps current",
     ),
     "sasl.oauthbearer.metadata.authentication.type": Fate(
         BOTH, "only `none` and `azure_imds`; `aws_iam`, which confluent-kafka implements in Python, is refused"
