@@ -27,6 +27,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import escape_unencodable
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import cluster_client
+from consumer_coord.scaling.lag_export import add_export_flags, lag_command
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.version import __version__
 
@@ -220,7 +221,7 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
     view.add_argument("--state", action="store_true", help="state, coordinator and assignor")
     describe.add_argument("--verbose", action="store_true", help="more columns: epochs, assignments, subscriptions")
 
-    lag = command("lag", commands.lag_command, "lag of groups, by topic", _groups(), _lag())
+    lag = command("lag", lag_command, "lag of groups, by topic", _groups(), _lag())
     lag.add_argument("--max-lag", type=int, metavar="N", help=f"exit with {ExitCode.BEHIND} if a partition's lag is higher")
     lag.add_argument(
         "--max-lag-seconds",
@@ -228,6 +229,8 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
         metavar="S",
         help=f"exit with {ExitCode.BEHIND} if the first unread record of a partition is older (implies --seconds)",
     )
+
+    add_export_flags(lag)
 
     _add_reset(command("reset", commands.reset_command, "set the offsets of a group without members", _groups()))
     command("delete", commands.delete_command, "delete groups without members, and their offsets", _groups())

@@ -1,0 +1,65 @@
+"""``lag --export``: print the lag of groups as CSV, again and again if asked."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from consumer_coord.admin import commands
+from consumer_coord.admin.commands import ExitCode, chosen_groups, warn
+from consumer_coord.admin.lag_flags import lag_policy
+from consumer_coord.admin.properties import count, positive
+from consumer_coord.admin.report import GroupReport, report_groups
+from consumer_coord.errors import ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.scaling.lag_csv import header, rows_of
+
+
+def add_export_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the export to ``lag``."""
+    exporting = parser.add_argument_group("export")
+    exporting.add_argument("--export", action="store_true", help="print CSV with a row for each partition, for simulate --lag")
+    exporting.add_argument("--interval", type=positive, metavar="S", help="with --export: read again after S seconds, for ever")
+    exporting.add_argument("--count", type=count, metavar="N", help="with --interval: the number of readings")
+
+
+async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """Run ``lag``, with or without ``--export``."""
+    if not arguments.export:
+        if arguments.interval is not None or arguments.count is not None:
+            raise ConfigurationError("--interval and --count repeat an export: add --export, or use top")
+        return await commands.lag_command(cluster, arguments, deadline)
+    if arguments.json or arguments.max_lag is not None or arguments.max_lag_seconds is not None:
+        raise ConfigurationError("--export prints CSV: remove --json, --max-lag and --max-lag-seconds")
+    if arguments.count is not None and arguments.interval is None:
+        raise ConfigurationError("--count needs --interval")
+    return await _export(cluster, arguments)
+
+
+async def _export(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
+    """Print readings. Only in the first one, an error ends the command; later, it is a reading without an answer."""
+    outcome, seen = ExitCode.DONE, 0
+    print(header(), end="", flush=True)
+    while True:
+        deadline = Deadline.after(arguments.timeout)
+        chosen = await chosen_groups(cluster, arguments, deadline)
+        found = await report_groups(cluster, chosen.groups, deadline, lag_policy(arguments))
+        now_s = cluster.environment.wall_clock_ms() / 1000
+        print("".join(rows_of(group, one, now_s) for group, one in found.items()), end="", flush=True)
+        for group, one in found.items():
+            if isinstance(one, CoordinatorError):
+                if not seen and not isinstance(one, RetriableError):
+                    raise one
+                warn(f"Warning: group '{group}': {one}")
+                outcome = ExitCode.INCOMPLETE
+            elif _incomplete(one):
+                outcome = ExitCode.INCOMPLETE
+        seen += 1
+        if arguments.interval is None or seen == arguments.count:
+            return outcome
+        await asyncio.sleep(arguments.interval)
+
+
+def _incomplete(report: GroupReport) -> bool:
+    return any(row.lag.records is None and not row.lag.deleted for row in report.rows)
