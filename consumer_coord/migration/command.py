@@ -90,13 +90,15 @@ async def _check(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
 async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
     """Print a line for each change until the move is complete (DONE), a signal, or ``--duration`` (FAILED).
 
-    A look that fails is printed, too; only the first one ends the command.
+    The move is not complete with fewer members than at the beginning, because the last one may be restarting. A look that fails
+    is printed, too; only the first one ends the command.
     """
     with until_stopped(arguments.duration) as stop:
         stopping = asyncio.ensure_future(stop.wait())
         try:
             last: object = None
             members: frozenset[str] | None = None
+            expected = 0
             while not stop.is_set():
                 looking = asyncio.ensure_future(_look(cluster, arguments))
                 await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +116,8 @@ async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
                         _print_unknown(error, arguments)
                 else:
                     present = frozenset(member.name for member in group.members)
-                    progress = progress_of(group, settings, arguments.to)
+                    expected = expected or len(present)
+                    progress = progress_of(group, settings, arguments.to, expected=expected)
                     if (progress, present) != last:
                         last = (progress, present)
                         before = present if members is None else members
