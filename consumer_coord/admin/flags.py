@@ -82,6 +82,7 @@ def lag_flags(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="query again and again, and show rates: milliseconds between two queries (with --count: 2000)",
     )
+    parser.add_argument("--export", action="store_true", help="print CSV with a row for each partition, for simulate --lag")
     live.add_argument(
         "--count", type=count, metavar="N", help="number of queries after which the command ends (with --interval-ms: Ctrl-C)"
     )

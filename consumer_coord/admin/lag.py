@@ -176,7 +176,12 @@ def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) 
 
 
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """Run ``lag``: the lag of each group, by topic; live with ``--interval-ms`` or ``--count``."""
+    """Run ``lag``: the lag of each group, by topic; live with ``--interval-ms`` or ``--count``, or as CSV with ``--export``."""
+    if arguments.export:
+        # Imported here, because it imports the reports that this module prints.
+        from consumer_coord.scaling.lag_export import export_lag
+
+        return await export_lag(cluster, arguments)
     if arguments.interval_ms is not None or arguments.count is not None:
         if arguments.max_lag is not None or arguments.max_lag_seconds is not None:
             raise ConfigurationError("--max-lag and --max-lag-seconds judge one query: remove --interval-ms and --count")

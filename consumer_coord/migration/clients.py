@@ -17,12 +17,14 @@ class ClientGuess:
     """A client, with the version if the client id has it.
 
     ``modern`` and ``cooperative``: whether the newest version of the client has the consumer protocol (KIP-848) and cooperative
-    rebalances (KIP-429). ``modern_since`` is the first version whose consumer protocol is no preview.
+    rebalances (KIP-429). ``mixes``: whether its list of assignors may have eager and cooperative ones, as a live change needs.
+    ``modern_since`` is the first version whose consumer protocol is no preview.
     """
 
     name: str
     modern: bool
     cooperative: bool
+    mixes: bool = True
     modern_since: str = ""
     version: str = ""
 
@@ -32,11 +34,11 @@ class ClientGuess:
 
 #: The default client.id -> the client. In the pattern, GROUP stands for the name of the group.
 _DEFAULTS = {
-    r"rdkafka": ClientGuess("librdkafka", modern=True, cooperative=True, modern_since="2.12"),
+    r"rdkafka": ClientGuess("librdkafka", modern=True, cooperative=True, mixes=False, modern_since="2.12"),
     r"consumer-GROUP-\d+": ClientGuess("Java", modern=True, cooperative=True, modern_since="4.0"),
     r"consumer-coord": ClientGuess("consumer-coord", modern=True, cooperative=True),
     r"kgo": ClientGuess("franz-go", modern=True, cooperative=True),
-    r"kafka-python-(?P<version>.+)": ClientGuess("kafka-python", modern=False, cooperative=True),
+    r"kafka-python-(?P<version>.+)": ClientGuess("kafka-python", modern=False, cooperative=True, mixes=False),
     r"aiokafka-(?P<version>.+)": ClientGuess("aiokafka", modern=False, cooperative=False),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import attrs
@@ -88,15 +87,11 @@ async def _check(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
 
 
 async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
-    """Print a line for each change until the move is complete (DONE), a signal, or ``--duration-ms`` (FAILED).
-
-    A look that fails is printed, too; only the first one ends the command.
-    """
+    """Print a line for each change until the move is complete (DONE), a signal, or ``--duration-ms`` (FAILED)."""
+    follower = _Follower(arguments)
     with until_stopped(arguments.duration_ms) as stop:
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            last: object = None
-            members: frozenset[str] | None = None
             while not stop.is_set():
                 looking = asyncio.ensure_future(_look(cluster, arguments))
                 await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,26 +100,11 @@ async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
                     await asyncio.wait({looking})
                     break
                 try:
-                    group, settings = looking.result()
+                    complete = follower.take(*looking.result())
                 except CoordinatorError as error:
-                    if last is None:
-                        raise
-                    if str(error) != last:
-                        last = str(error)
-                        _print_unknown(error, arguments)
+                    follower.take_error(error)
                 else:
-                    present = frozenset(member.name for member in group.members)
-                    progress = progress_of(group, settings, arguments.to)
-                    if (progress, present) != last:
-                        last = (progress, present)
-                        before = present if members is None else members
-                        news = {"joined": tuple(sorted(present - before)), "left": tuple(sorted(before - present))}
-                        if arguments.json:
-                            print(printable_json({"at": _now(), **attrs.asdict(progress), **news}), flush=True)
-                        else:
-                            print(printable(f"{_now()} {progress_text(progress, arguments.to, news)}"), flush=True)
-                    members = present
-                    if progress.complete:
+                    if complete:
                         return ExitCode.DONE
                 await asyncio.wait({stopping}, timeout=arguments.interval_ms / 1000)
         finally:
@@ -133,13 +113,43 @@ async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
     return ExitCode.FAILED
 
 
-def _print_unknown(error: CoordinatorError, arguments: argparse.Namespace) -> None:
-    """Print that nothing is known at present; so nothing is safe."""
-    if arguments.json:
-        unknown: Mapping[str, object] = {"at": _now(), "error": str(error), "wait": str(error), "back": None}
-        print(printable_json(unknown), flush=True)
-    else:
-        warn(f"{_now()} unknown, so wait: {error}")
+class _Follower:
+    """Compares each look with the one before, and prints what has changed."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._last: object = None
+        #: The names of the members in the last look that succeeded, and their number in the first one.
+        self._members: frozenset[str] | None = None
+        self._expected = 0
+
+    def take(self, group: MigratingGroup, settings: BrokerSettings) -> bool:
+        """Take a look; return whether the move is complete."""
+        present = frozenset(member.name for member in group.members)
+        self._expected = self._expected or len(present)
+        progress = progress_of(group, settings, self._arguments.to, expected=self._expected)
+        if (progress, present) != self._last:
+            before = present if self._members is None else self._members
+            news = {"joined": tuple(sorted(present - before)), "left": tuple(sorted(before - present))}
+            if self._arguments.json:
+                print(printable_json({"at": _now(), **attrs.asdict(progress), **news}), flush=True)
+            else:
+                print(printable(f"{_now()} {progress_text(progress, self._arguments.to, news)}"), flush=True)
+        self._last, self._members = (progress, present), present
+        return progress.complete
+
+    def take_error(self, error: CoordinatorError) -> None:
+        """Print that nothing is known at present, so that nothing is safe; raise the error of the first look."""
+        if self._last is None:
+            raise error
+        if str(error) == self._last:
+            return
+        self._last = str(error)
+        if self._arguments.json:
+            unknown = {"at": _now(), "error": str(error), "wait": str(error), "back": None, "back_refused": str(error)}
+            print(printable_json(unknown), flush=True)
+        else:
+            warn(f"{_now()} unknown, so wait: {error}")
 
 
 def _now() -> str:

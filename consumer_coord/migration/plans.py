@@ -122,7 +122,7 @@ def _to_consumer(group: MigratingGroup, settings: BrokerSettings) -> Iterator[Fi
     classic = [member for member in group.members if member.protocol != CONSUMER_PROTOCOL]
     if classic:
         yield Finding(Level.LOSES, _replaced_settings(group, settings))
-    yield from _without(classic, group, "the consumer protocol", lambda client: client.modern)
+    yield from _without(classic, group, "consumer protocol", lambda client: client.modern)
     yield from _new_enough(classic, group)
     for broker, value in settings.values(POLICY).items():
         if value.lower() in UPGRADES - DOWNGRADES:
@@ -230,6 +230,14 @@ def _to_cooperative(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findin
     if group.assignor == _STREAMS_ASSIGNOR or group.protocol_type not in ("", PROTOCOL_TYPE):
         yield Finding(Level.BLOCKS, "its members choose no assignor: they are Kafka Streams or no consumers")
     yield from _without(group.members, group, "cooperative rebalances", lambda client: client.cooperative)
+    if not is_cooperative(group):
+        yield from _without(
+            group.members,
+            group,
+            "lists of eager and cooperative assignors, which two rolls need: stop all its members at once, move the group to"
+            " the consumer protocol instead, or",
+            lambda client: client.mixes or not client.cooperative,
+        )
     if group.assignor and group.assignor not in JAVA_ASSIGNORS:
         yield Finding(Level.LOSES, f"the assignor {group.assignor}, unless you make it cooperative (Assignor.protocols)")
     yield Finding(
@@ -297,7 +305,8 @@ def _without(
         if client is not None and not has(client):
             by_client.setdefault(str(client), []).append(member)
     for name, found in by_client.items():
-        yield Finding(Level.BLOCKS, f"{name} has no {what.removeprefix('the ')}: replace the client of {_named(found)}")
+        remedy = f"{what}:" if ":" not in what else what
+        yield Finding(Level.BLOCKS, f"{name} has no {remedy} replace the client of {_named(found)}")
 
 
 def _new_enough(members: Sequence[MigratingMember], group: MigratingGroup) -> Iterator[Finding]:

@@ -36,16 +36,21 @@ class Progress:
     back_refused: str | None
 
 
-def progress_of(group: MigratingGroup, settings: BrokerSettings, target: Target) -> Progress:
-    """Return the progress of a move. What is unknown counts as unsafe."""
+def progress_of(group: MigratingGroup, settings: BrokerSettings, target: Target, *, expected: int = 0) -> Progress:
+    """Return the progress of a move. What is unknown counts as unsafe.
+
+    ``expected`` is the number of members that the group had at the beginning: with fewer, a restarted member is not back yet.
+    """
     moved = sum(has_moved(target)(group, member) for member in group.members)
-    wait = group.unsettled
+    wait, missing = group.unsettled, expected - len(group.members)
+    if wait is None and missing > 0:
+        wait = f"{missing} of {expected} members {'has' if missing == 1 else 'have'} not come back"
     ended = bool(group.members) and moved == len(group.members) and wait is None
     if target is Target.CLASSIC:
         ended = ended and not group.modern
     back, refused = _BACK[target](group, settings)
     if wait is not None:
-        back, refused = None, f"wait until every member has its partitions: {wait}"
+        back, refused = None, f"wait: {wait}"
     return Progress(group.type, group.state, group.assignor, group.epoch, moved, len(group.members), ended, wait, back, refused)
 
 

@@ -6,6 +6,8 @@
 ``scaler.py``           readings of groups at intervals, and the figure of each group
 ``exposition.py``       the figures as JSON and in Prometheus' text format
 ``flags.py``            the flags of the formula
+``lag_csv.py``          a file of past lags, for ``simulate --lag``
+``lag_export.py``       ``lag --export``, which writes it
 ``server.py``           the figures over HTTP
 ``command.py``          the command
 ======================  ==================================================================================

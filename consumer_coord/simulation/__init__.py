@@ -18,6 +18,7 @@
 ``world``       one whole simulation run: the stage, the topics, and all processes of the members
 ``play``        one simulation run, from start to end
 ``command``     ``python -m consumer_coord simulate``
+``scaling``     a group that is scaled by its past lag
 ``report``      the effect of a rolling deploy on a group, as one HTML page
 
 Production code never imports this package.

@@ -3,6 +3,7 @@
 * ``--seeds 1000`` plays 1000 runs on all cores. After the first failed run, the command prints the seed, the shrunk list of
   faults and the end of the timeline, and ends.
 * ``--seed 4711`` repeats one run and prints every event. ``--replay FILE`` repeats a run that was written with ``--keep FILE``.
+* ``--lag lag.csv --replicas 2..20`` shows what an autoscaler would have done to a group (see ``scaling.py``).
 * ``--members 500 --topics orders:1200 --churn deploy`` shows the effect of churn on a group (see ``deployment.py``).
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.simulation import deployment
+from consumer_coord.simulation import deployment, scaling
 from consumer_coord.simulation.drawing import draw_scenario, with_metrics, with_more_commits, with_protocol, with_reads
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Figures, play
@@ -45,6 +46,7 @@ _DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_ms"}
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
+    "lag": {"seed", *scaling.OF_THE_GROUP},
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
     "seed": {"keep", "no_shrink", *_DRAWN},
@@ -88,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     what.add_argument("--no-shrink", action="store_true", help="print a failure without shrinking it")
-    parser.set_defaults(of_a_group=deployment.add_arguments(parser))
+    parser.set_defaults(of_a_group=deployment.add_arguments(parser), of_scaling=scaling.add_arguments(parser))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,6 +105,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigurationError(f"{_flag(name)} must be at least {least}")
     _refuse_unwritable(args)
     with _without_logs():
+        if mode == "lag":
+            return _scaling(args)
         if mode == "members":
             return _deployment(args)
         if mode == "replay":
@@ -117,7 +121,12 @@ def _mode(args: argparse.Namespace) -> str:
     given = set(vars(args))
     mode = next((name for name in _MODES if name in given), "seeds")
     known = {flag for other, flags in _MODES.items() for flag in {other, *flags}}
-    if mode == "members":
+    if mode == "lag":
+        given -= args.of_scaling
+        known |= args.of_a_group
+    elif idle := sorted(given & args.of_scaling):
+        raise ConfigurationError(f"{_flag(idle[0])} describes how a group is scaled by its past lag: add --lag FILE.csv")
+    elif mode == "members":
         given -= args.of_a_group
     elif idle := sorted(given & args.of_a_group):
         raise ConfigurationError(f"{_flag(idle[0])} describes one group under churn: add --members N")
@@ -180,6 +189,18 @@ def _deployment(args: argparse.Namespace) -> int:
     if "report" in args:
         write_report(result, args.report)
         print(f"report: {args.report}")
+    return 0
+
+
+def _scaling(args: argparse.Namespace) -> int:
+    try:
+        result = scaling.run_replay(vars(args))
+    except SimulationError as error:
+        print(f"FAILED: {error}")
+        return 1
+    print(scaling.describe(result))
+    if "json" in args:
+        args.json.write_text(json.dumps(result.figures(), indent=2) + "\n")
     return 0
 
 

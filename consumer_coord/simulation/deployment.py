@@ -12,7 +12,7 @@ import asyncio
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -136,7 +136,7 @@ class DeploymentResult:
 class _Application(Holder):
     """The application of one member. The application records which partitions it reads."""
 
-    def __init__(self, group: _Group, number: int) -> None:
+    def __init__(self, group: ChurnedGroup, number: int) -> None:
         self._group = group
         self._number = number
 
@@ -156,7 +156,7 @@ class _Application(Holder):
 class _Host:
     """A process, with one or more members."""
 
-    def __init__(self, group: _Group, number: int, members: Sequence[int], life: int) -> None:
+    def __init__(self, group: ChurnedGroup, number: int, members: Sequence[int], life: int) -> None:
         self.number = number
         self.members = members
         self.life = life
@@ -249,8 +249,8 @@ class _Host:
         await coordinator.close(leave=number not in self.gone)
 
 
-class _Group:
-    """A run of a deployment."""
+class ChurnedGroup:
+    """A run of a deployment: the group, its processes, and the records of who owned what."""
 
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop
@@ -338,9 +338,8 @@ class _Group:
 
     async def play(self) -> None:
         """Form the group, apply the churn, and wait until the group is stable."""
-        self.cluster.start()
         deployment = self.deployment
-        await self._phase("start", self._start_members(deployment.members))
+        await self.start()
         if deployment.churn != "none":
             churn = {
                 "deploy": self._deploy,
@@ -348,16 +347,37 @@ class _Group:
                 "rack-loss": self._rack_loss,
                 "loss": self._loss,
             }[deployment.churn]
-            await self._phase(deployment.churn, churn())
-        for index, (member, since) in sorted(self.owner.items()):
-            self.ownerships.append(Ownership(index, member, since, None))
+            await self.phase(deployment.churn, churn())
+
+    async def start(self) -> None:
+        """Form the group, as the first phase."""
+        await self.phase("start", self._start_members(self.deployment.members))
 
     async def _start_members(self, count: int) -> None:
+        self._start_hosts(count)
+
+    def _start_hosts(self, count: int) -> None:
+        """Start the processes of ``count`` further members."""
         per_process = self.deployment.members_per_process
         for first in range(self._started, self._started + count, per_process):
             members = range(first, min(first + per_process, self._started + count))
             self.hosts.append(_Host(self, len(self.hosts), members, 1))
         self._started += count
+
+    def scale_to(self, processes: int) -> None:
+        """Begin to stop the last processes, or to start the first ones that do not run, as a Kubernetes StatefulSet does.
+
+        A process that is started again has the members, and the static ids, that it had before.
+        """
+        for host in self.hosts[processes:]:
+            host.closing = True
+        for index, host in enumerate(self.hosts[:processes]):
+            if host.closing:
+                assert not host.alive, f"{host.process.name} is started again before it has stopped"
+                self.hosts[index] = _Host(self, host.number, host.members, host.life + 1)
+        missing = processes - len(self.hosts)
+        if missing > 0:
+            self._start_hosts(missing * self.deployment.members_per_process)
 
     async def _deploy(self) -> None:
         for index, host in enumerate(self.hosts):
@@ -391,18 +411,21 @@ class _Group:
             for number in host.members:
                 self.let_go(number, frozenset(held.get(number, ())))
 
-    async def _phase(self, name: str, work: object) -> None:
+    async def phase(self, name: str, work: object) -> None:
+        """Run a coroutine, wait until the group is stable, and record the figures of this time."""
         rebalances = len(self.rebalances)
         self._unowned_s = self._longest_s = 0.0
         self._interruptions = self._moved = 0
-        began = self.loop.time()
+        began, done_at = self.loop.time(), math.inf
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # a coroutine from above
-        while not task.done() or not self._is_stable():
+        while not task.done() or not self.stable:
             if self._failed is not None:
                 raise SimulationError(self._failed)
             if self.loop.errors:
                 raise SimulationError(f"{self.loop.errors[0].get('message')}: {self.loop.errors[0].get('exception')!r}")
-            if self.loop.time() - began > _MOST_S and task.done():
+            if task.done():
+                done_at = min(done_at, self.loop.time())
+            if self.loop.time() - done_at > _MOST_S:
                 raise SimulationError(f"{name}: the group did not become stable within {_MOST_S:.0f} virtual seconds")
             await asyncio.sleep(0.25)
         task.result()
@@ -426,9 +449,13 @@ class _Group:
         # Leave time between two phases.
         await asyncio.sleep(5.0)
 
-    def _is_stable(self) -> bool:
+    @property
+    def stable(self) -> bool:
+        """True if the group is stable, every partition has an owner, and every member knows it."""
         group = self.cluster.group("group")
         if group is None or group.state is not GroupState.STABLE or len(self.owner) != len(self.partitions):
+            return False
+        if any(host.closing and host.alive for host in self.hosts):
             return False
         present = [(host, number) for host in self.hosts for number in host.present]
         if len(group.members) != len(present):
@@ -443,16 +470,24 @@ class _Group:
         )
 
 
-def play_deployment(deployment: Deployment) -> DeploymentResult:
-    """Play a deployment; raise :class:`~consumer_coord.simulation.loop.SimulationError` if the group never becomes stable."""
-    group: _Group | None = None
+def play_deployment(
+    deployment: Deployment, course: Callable[[ChurnedGroup], Awaitable[None]] = ChurnedGroup.play
+) -> DeploymentResult:
+    """Play a deployment, or another ``course`` of its group.
+
+    Raise :class:`~consumer_coord.simulation.loop.SimulationError` if the group never becomes stable.
+    """
+    group: ChurnedGroup | None = None
 
     async def main() -> None:
         nonlocal group
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
-        group = _Group(loop, deployment)
-        await group.play()
+        group = ChurnedGroup(loop, deployment)
+        group.cluster.start()
+        await course(group)
+        for index, (member, since) in sorted(group.owner.items()):
+            group.ownerships.append(Ownership(index, member, since, None))
         for host in group.hosts:
             host.process.kill()
         group.cluster.close()

@@ -94,8 +94,14 @@ def test_a_roll_is_followed_until_it_is_complete(kafka: EmbeddedKafka, tmp_path:
         for one in members:
             one.poll(0.02)
 
-    with Watching(tmp_path, kafka.bootstrap_servers, "g", "--to", "consumer", "--interval-ms", "50") as watching:
+    flags = ("--to", "consumer", "--interval-ms", "50", "--timeout", "2000")
+    with Watching(tmp_path, kafka.bootstrap_servers, "g", *flags) as watching:
         try:
+            watching.await_settled(0, 2, step=poll)
+            kafka.add_fault("DescribeGroups", Fault(error_code=15), times=100_000)
+            unknown = eventually(lambda: [one for one in watching.lines if "error" in one], step=poll)[0]
+            assert (unknown["back"], "COORDINATOR_NOT_AVAILABLE" in unknown["wait"]) == (None, True)
+            kafka.clear_faults()
             watching.await_settled(0, 2, step=poll)
             for number in range(2):
                 members[number].close()
@@ -106,7 +112,7 @@ def test_a_roll_is_followed_until_it_is_complete(kafka: EmbeddedKafka, tmp_path:
         finally:
             for one in members:
                 one.close()
-        lines = watching.lines
+        lines = [one for one in watching.lines if "error" not in one]
         assert [one["complete"] for one in lines].count(True) == 1
         assert {one["type"] for one in lines} == {"Classic", "Consumer"}
         assert all((one["back"] is None) == (one["wait"] is not None) for one in lines)

@@ -166,6 +166,8 @@ def test_a_move_is_complete_when_all_have_moved_and_have_their_partitions() -> N
     assert progress_of(moved, brokers(), Target.CONSUMER).complete
     assert not progress_of(attrs.evolve(moved, state="Assigning"), brokers(), Target.CONSUMER).complete
     assert not progress_of(moved, brokers(), Target.CLASSIC).complete
+    restarting = progress_of(moved, brokers(), Target.CONSUMER, expected=3)
+    assert (restarting.complete, restarting.wait) == (False, "1 of 3 members has not come back")
     assert progress_of(CLASSIC, brokers(), Target.CLASSIC).complete
     assert not progress_of(consumer_group(member("a", 0)), brokers(), Target.CLASSIC).complete, "not converted yet"
     assert not progress_of(classic_group(), brokers(), Target.CONSUMER).complete
@@ -190,6 +192,8 @@ def test_from_eager_to_cooperative_in_two_rolls() -> None:
     assert str(progress.back).startswith("in two rolls")
     blocked = plan_of(classic_group(member(client_id="aiokafka-0.14.0")), brokers(), Target.COOPERATIVE)
     assert "aiokafka 0.14.0 has no cooperative rebalances" in texts(blocked, Level.BLOCKS)
+    unmixed = plan_of(classic_group(member(client_id="rdkafka")), brokers(), Target.COOPERATIVE)
+    assert "librdkafka has no lists of eager and cooperative assignors" in texts(unmixed, Level.BLOCKS)
     assert plan_of(consumer_group(modern()), brokers(), Target.COOPERATIVE).steps == ()
 
 

@@ -75,13 +75,13 @@ class Group:
 
     def lost(self, ends: Mapping[int, int]) -> int:
         """Return how many records no member reported."""
-        return lost_records(_batches(self._all), ends)
+        return lost_records(batches(self._all), ends)
 
     def check_nothing_is_lost(self, ends: Mapping[int, int]) -> str:
         """Wait until the members have reported all records; return a line with the counts."""
         eventually(lambda: self.lost(ends) == 0, "the last records of all partitions", within_s=270)
         eventually(lambda: self._lag(ends) == 0, "commits of all of them")
-        again = repeated_records(_batches(self._all), ends)
+        again = repeated_records(batches(self._all), ends)
         return f"{self.name}: {sum(ends.values())} records, none lost, {again} read again"
 
     def _lag(self, ends: Mapping[int, int]) -> int:
@@ -94,7 +94,8 @@ class Group:
             reader.close()
 
 
-def _batches(members: Iterable[Member]) -> list[Batch]:
+def batches(members: Iterable[Member]) -> list[Batch]:
+    """Return what the members read, for the checks."""
     return [
         Batch(member.name, one.at_ns, one.generation, {one.partition: (one.first, one.last, one.count)})
         for member in members
