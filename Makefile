@@ -73,7 +73,7 @@ browser-test: env
 
 # The command prints its first seed. A failed history is shrunk, printed, and kept for --replay.
 hunt: env
-	@$(IN_ENV) -m consumer_coord simulate --seeds 10000000 --fault-reads any --time-limit $$(($(or $(MINUTES),10) * 60)) \
+	@$(IN_ENV) -m consumer_coord simulate --seeds 10000000 --fault-reads any --time-limit-ms $$(($(or $(MINUTES),10) * 60000)) \
 		--keep artifacts/failed-$$(date +%Y%m%d-%H%M%S).json $(ARGS)
 
 demo: env

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.table import markdown
+from consumer_coord.admin.http_server import LoopServer
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.history import History
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta
-from consumer_coord.watch.server import Hub, PageServer
+from consumer_coord.watch.server import Hub, application
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot
 from tests.support.browser import HOW, Browser, chromium
 from tests.support.watch.looks import offsets_of
@@ -104,7 +105,8 @@ class Feed:
         for message in self._told[:_PAST_S]:
             history.add(message)
         hub = Hub(Meta("kafka:9092", keep_s=3600), history)
-        serving = asyncio.ensure_future(PageServer(hub, loopback=True).run_until(stop, self._listening))
+        server = LoopServer(application(hub, loopback=True))
+        serving = asyncio.ensure_future(server.run_until(stop, self._listening, hub.close))
         await asyncio.to_thread(self._begin.wait)
         for message in self._told[_PAST_S:]:
             if self._end.is_set():

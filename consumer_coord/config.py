@@ -79,6 +79,9 @@ class Config:
     check_crcs: bool = True
     #: Whether librdkafka fetches messages; None: the default.
     librdkafka_enable: bool | None = None
+    #: Whether to push metrics to brokers that subscribe to them (KIP-714). As in Java and librdkafka, the operator of the
+    #: cluster decides, because clients that the operator cannot change are those whose metrics are missing.
+    enable_metrics_push: bool = True
     #: Settings for ``confluent_kafka.Consumer``, which gets manual assignments and commits nothing.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     #: Whether ``GroupConsumer.poll`` raises background errors instead of returning them as messages.

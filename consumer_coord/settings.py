@@ -443,6 +443,14 @@ SETTINGS: Mapping[str, Setting] = {
             "If off, a misspelled name does not create a topic.",
         ),
         Setting(
+            "enable.metrics.push",
+            as_boolean,
+            "enable_metrics_push",
+            BOTH,
+            "Push this consumer's metrics to the brokers, if an operator of the cluster subscribes to them (KIP-714).",
+            "The metrics name the group, the member and its topics. Without a subscription nothing is sent.",
+        ),
+        Setting(
             "default.api.timeout.ms",
             Integer(1, MAX_INT),
             "default_api_timeout_ms",

@@ -68,6 +68,8 @@ PARTS_OF_THE_SITE = {
         "embedded-kafka",
         "simulation",
         "operating",
+        "migrating",
+        "scaling",
         "tuning",
         "health",
         "watch",

@@ -28,7 +28,7 @@ def watched(listen: str | None, servers: str, group: str, keep: Path) -> Iterato
         yield
         return
     command = [sys.executable, "-m", "consumer_coord", "watch", group, "--bootstrap-server", servers]
-    flags = ["--listen", listen, "--interval", "0.5", "--html", str(keep)]
+    flags = ["--listen", listen, "--interval-ms", "500", "--html", str(keep)]
     watch = subprocess.Popen([*command, *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         assert watch.stdout is not None

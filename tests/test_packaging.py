@@ -61,10 +61,10 @@ USES = {
     " CoordinatorInstruments; CoordinatorInstruments(m.get_meter('x'))",
     "testing": "import consumer_coord.pytest_plugin; from assignors import RangeAssignor;"
     " from assignors.testing import check_assignor; check_assignor(RangeAssignor(), examples=3, sizes=())",
-    "cli": "from consumer_coord.admin.top import _Live; _Live()",
+    "cli": "from consumer_coord.admin.lag import _Live; _Live()",
     "web": "import consumer_coord.watch.server",
 }
-#: Errors of the same code without the extra.  (``top`` then prints plain lines; tests/admin checks them.)
+#: Errors of the same code without the extra.  (``lag --count`` then prints plain lines; tests/admin checks them.)
 MISSING = {
     "spark": "kafka_group needs",
     "prometheus": "pip install 'consumer-coord[prometheus]'",

@@ -53,6 +53,8 @@ ABOVE_CORE = (
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
     "consumer_coord.watch",
+    "consumer_coord.scaling",
+    "consumer_coord.migration",
 )
 #: Modules that read with this package's own Fetch requests.
 READ_COLUMNS = (

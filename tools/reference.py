@@ -10,10 +10,13 @@ import argparse
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
-from consumer_coord import cli, errors, lazy_attrs
+from consumer_coord import errors, lazy_attrs
+from consumer_coord.admin import documents, json_schema
+from consumer_coord.command_table import COMMANDS, add_flags
 from consumer_coord.config import Config, CoordinatorConfig
 from consumer_coord.group import error_steps as answers
 from consumer_coord.group.metrics import NAMES
@@ -204,8 +207,10 @@ def error_code_table() -> str:
 def commands() -> str:
     """Return every command with its flags."""
     parts = []
-    for name, (parser, help_) in sorted(parsers().items()):
-        parts.append(f"### {name}\n\n{help_[:1].upper()}{help_[1:]}.\n")
+    for name, command in sorted(COMMANDS.items()):
+        parser = argparse.ArgumentParser(name)
+        add_flags(command, parser)
+        parts.append(f"### {name}\n\n{command.help[:1].upper()}{command.help[1:]}.\n")
         rows = []
         for action in parser._actions:
             if action.help == argparse.SUPPRESS or "--help" in action.option_strings:
@@ -218,17 +223,25 @@ def commands() -> str:
     return "\n".join(parts)
 
 
-def parsers() -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
-    """Return command -> the command's parser and its line of help."""
-    found: dict[str, tuple[argparse.ArgumentParser, str]] = {}
-    for asked in ("", *cli.ELSEWHERE):
-        for action in cli.build_parser([asked])._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                helps = {one.dest: one.help or "" for one in action._choices_actions}
-                for name, one in action.choices.items():
-                    if name == asked or name not in found:
-                        found[name] = (one, helps[name])
-    return found
+def json_documents() -> str:
+    """Return the fields of every document that ``--json`` prints."""
+    parts = []
+    for name, schema in {**json_schema.schemas(), "lag --interval-ms": json_schema.schema_of(documents.LiveLine)}.items():
+        title = "one line of " if " " in name else ""
+        parts.append(f"### {title}{name} --json\n")
+        parts.append(_table(["field", "type", "meaning"], _fields("", schema)) + "\n")
+    return "\n".join(parts)
+
+
+def _fields(path: str, schema: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Yield a row for each field, also of the objects inside."""
+    for name, field in schema.get("properties", {}).items():
+        choices = field.get("anyOf", [field])
+        kinds = [f"array of {one['items']['type']}s" if one["type"] == "array" else one["type"] for one in choices]
+        yield [f"`{path}{name}`", " or ".join(kinds), field.get("description", "")]
+        for one in choices:
+            inner = one.get("items", one)
+            yield from _fields(f"{path}{name}{'[]' if 'items' in one else ''}.", inner)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -249,4 +262,5 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "exceptions": exceptions,
     "error codes": error_code_table,
     "commands": commands,
+    "json documents": json_documents,
 }

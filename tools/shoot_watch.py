@@ -80,7 +80,7 @@ def threads(*work: Callable[[], None]) -> Iterator[None]:
 def served(servers: str) -> Iterator[str]:
     """Run ``consumer-coord watch`` on the group; yield its address."""
     command = [sys.executable, "-m", "consumer_coord", "watch", "orders-service", "--bootstrap-server", servers]
-    watch = subprocess.Popen([*command, "--listen", "127.0.0.1:0", "--interval", "0.5"], stdout=subprocess.PIPE, text=True)
+    watch = subprocess.Popen([*command, "--listen", "127.0.0.1:0", "--interval-ms", "500"], stdout=subprocess.PIPE, text=True)
     try:
         assert watch.stdout is not None
         yield watch.stdout.readline().strip()

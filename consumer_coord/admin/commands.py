@@ -12,6 +12,18 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin import text
+from consumer_coord.admin.documents import (
+    DeleteDocument,
+    DeletedOffset,
+    DeleteOffsetsDocument,
+    DescribeDocument,
+    FailedGroup,
+    ListDocument,
+    ListedGroup,
+    ResetDocument,
+    ResetGroup,
+    UnlistedBroker,
+)
 from consumer_coord.admin.groups import (
     INACTIVE,
     SHARE,
@@ -104,7 +116,7 @@ def warn(message: str) -> None:
     print("\n" * (line != message) + printable(line), file=sys.stderr)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, object]) -> None:
     """Print the whole output of a command as one document."""
     print(printable_json(value, indent=2))
 
@@ -135,14 +147,16 @@ async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, d
     return Chosen(tuple(sorted(set(named))))
 
 
-def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str, Any]]:
+def failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[FailedGroup]:
+    """Return a row for each group that failed."""
     return [
         {"group": group, "error": str(error), "code": error.code, "exit_code": int(exit_code(error))}
         for group, error in failures.items()
     ]
 
 
-def _unlisted_as_json(unlisted: Mapping[Broker, CoordinatorError]) -> list[dict[str, Any]]:
+def unlisted_as_json(unlisted: Mapping[Broker, CoordinatorError]) -> list[UnlistedBroker]:
+    """Return a row for each broker whose groups are unknown."""
     return [
         {"broker": broker.id, "address": broker.address, "error": str(error), "code": error.code}
         for broker, error in unlisted.items()
@@ -156,7 +170,7 @@ def report_unlisted(unlisted: Mapping[Broker, CoordinatorError]) -> ExitCode:
     return ExitCode.INCOMPLETE if unlisted else ExitCode.DONE
 
 
-def _report_failures(failures: Mapping[str, CoordinatorError], *, alone: bool = True) -> ExitCode:
+def report_failures(failures: Mapping[str, CoordinatorError], *, alone: bool = True) -> ExitCode:
     """Print each error, and return the exit code of the first error.
 
     If other groups were reported (not ``alone``), groups whose brokers did not answer make the result incomplete.
@@ -169,9 +183,10 @@ def _report_failures(failures: Mapping[str, CoordinatorError], *, alone: bool = 
     return next(iter(outcomes), ExitCode.DONE)
 
 
-def _split(
+def split_reports(
     found: Mapping[str, GroupReport | CoordinatorError],
 ) -> tuple[list[GroupReport], dict[str, CoordinatorError]]:
+    """Return the reports, and the errors by group."""
     reports = [one for one in found.values() if isinstance(one, GroupReport)]
     return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
 
@@ -182,7 +197,7 @@ def note_uncommitted(report: GroupReport, without_commit: str) -> None:
     warn(f"\nNote: group '{report.group.group_id}' has no commit for {listed(report.uncommitted)}; {counts}")
 
 
-def _report_left_out(reports: Iterable[GroupReport], without_commit: str, named: Collection[str] = ()) -> ExitCode:
+def report_left_out(reports: Iterable[GroupReport], without_commit: str, named: Collection[str] = ()) -> ExitCode:
     """Print the partitions that the lags do not include; return the exit code of the first error.
 
     For an empty report of a group in ``named``, the exit code is NOT_FOUND, because brokers omit topics that the principal
@@ -209,15 +224,18 @@ def _report_left_out(reports: Iterable[GroupReport], without_commit: str, named:
     return outcome
 
 
-# -- list, describe, lag --------------------------------------------------------------------------------------------
+# -- list, describe ------------------------------------------------------------------------------------------------
 
 
 async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``list``: the names of all groups, of every type."""
     found = await list_groups(cluster, deadline, states=arguments.state or (), types=arguments.type or ())
     if arguments.json:
-        rows = [{"group": one.group_id, "type": one.type, "state": one.state} for one in found.groups]
-        print_json({"groups": rows, "unlisted": _unlisted_as_json(found.unlisted)})
+        listed_groups: list[ListedGroup] = [
+            {"group": one.group_id, "type": one.type, "state": one.state} for one in found.groups
+        ]
+        document: ListDocument = {"groups": listed_groups, "unlisted": unlisted_as_json(found.unlisted)}
+        print_json(document)
     elif found.groups:
         print(text.listing_table(found.groups, state=arguments.state is not None, type_=arguments.type is not None))
     return report_unlisted(found.unlisted)
@@ -228,15 +246,19 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
     offsets = arguments.json or not (arguments.members or arguments.state)
     chosen = await chosen_groups(cluster, arguments, deadline)
     policy = lag_policy(arguments) if offsets else None
-    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, policy))
+    reports, failures = split_reports(await report_groups(cluster, chosen.groups, deadline, policy))
     if arguments.json:
-        shown = [report.as_json() for report in reports]
-        print_json({"groups": shown, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
+        document: DescribeDocument = {
+            "groups": [report.as_json() for report in reports],
+            "errors": failures_as_json(failures),
+            "unlisted": unlisted_as_json(chosen.unlisted),
+        }
+        print_json(document)
     else:
         for report in reports:
             _print_report(report, arguments)
-    left_out = _report_left_out(reports, arguments.without_commit)
-    return _report_failures(failures, alone=not reports) or left_out or report_unlisted(chosen.unlisted)
+    left_out = report_left_out(reports, arguments.without_commit)
+    return report_failures(failures, alone=not reports) or left_out or report_unlisted(chosen.unlisted)
 
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
@@ -251,49 +273,6 @@ def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
         print("\n" + text.state_table(report, verbose=arguments.verbose))
     elif report.rows:
         print("\n" + text.offsets_table(report, verbose=arguments.verbose, seconds=arguments.seconds))
-
-
-async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """Run ``lag``: the lag of each group, by topic."""
-    chosen = await chosen_groups(cluster, arguments, deadline)
-    policy = lag_policy(arguments)
-    reports, failures = _split(await report_groups(cluster, chosen.groups, deadline, policy))
-    if arguments.json:
-        rows = [
-            {
-                "group": report.group.group_id,
-                "state": report.group.state,
-                "lag": report.lag,
-                "lag_seconds": report.lag_seconds,
-                "partitions": [
-                    {
-                        **row.partition._asdict(),
-                        "lag": row.lag.records,
-                        "lag_seconds": row.lag.seconds,
-                        "committed": row.lag.committed is not None,
-                    }
-                    for row in report.rows
-                ],
-                **report.left_out_as_json(),
-            }
-            for report in reports
-        ]
-        print_json({"groups": rows, "errors": _failures_as_json(failures), "unlisted": _unlisted_as_json(chosen.unlisted)})
-    else:
-        unknown = [group for group, error in failures.items() if isinstance(error, RetriableError)]
-        print(text.lag_table(reports, unknown, seconds=policy.seconds))
-    failed = _report_failures(failures, alone=not reports)
-    left_out = _report_left_out(reports, arguments.without_commit, () if arguments.all_groups else chosen.groups)
-    unlisted = report_unlisted(chosen.unlisted)
-    lags = [row.lag for report in reports for row in report.rows]
-    behind = any(
-        (arguments.max_lag is not None and (lag.records or 0) > arguments.max_lag)
-        or (arguments.max_lag_seconds is not None and (lag.seconds or 0) > arguments.max_lag_seconds)
-        for lag in lags
-    )
-    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and behind:
-        return ExitCode.BEHIND
-    return failed or left_out or unlisted
 
 
 # -- reset ----------------------------------------------------------------------------------------------------------
@@ -362,7 +341,7 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
                 )
         if refused is not None:
             failures[group_id] = refused
-            refusal = _report_failures({group_id: refused})
+            refusal = report_failures({group_id: refused})
             outcome = outcome or refusal
             continue
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
@@ -450,24 +429,28 @@ def _print_reset(
     failures: Mapping[str, CoordinatorError],
 ) -> None:
     if arguments.json:
-        rows = [
+        groups: list[ResetGroup] = [
             {
                 "group": group,
                 "partitions": [
-                    {**partition._asdict(), "old_offset": before[group].get(partition), "new_offset": offset}
+                    {
+                        "topic": partition.topic,
+                        "partition": partition.partition,
+                        "old_offset": before[group].get(partition),
+                        "new_offset": offset,
+                    }
                     for partition, offset in sorted(offsets.items())
                 ],
             }
             for group, offsets in plans.items()
         ]
-        print_json(
-            {
-                "executed": arguments.execute,
-                "groups": rows,
-                "warnings": list(notes),
-                "errors": _failures_as_json(failures),
-            }
-        )
+        document: ResetDocument = {
+            "executed": arguments.execute,
+            "groups": groups,
+            "warnings": list(notes),
+            "errors": failures_as_json(failures),
+        }
+        print_json(document)
         return
     for note in notes:
         warn(f"\nWarning: {note}")
@@ -490,10 +473,11 @@ async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, 
     failures = {group: error for group, error in outcome.items() if error is not None}
     deleted = [group for group in outcome if group not in failures]
     if arguments.json:
-        print_json({"deleted": deleted, "errors": _failures_as_json(failures)})
+        document: DeleteDocument = {"deleted": deleted, "errors": failures_as_json(failures)}
+        print_json(document)
     else:
         _print_deleted(deleted, described)
-    return _report_failures(failures)
+    return report_failures(failures)
 
 
 def _print_deleted(deleted: Iterable[str], described: Mapping[str, GroupDescription | CoordinatorError]) -> None:
@@ -523,11 +507,17 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
         outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
     failures = {str(partition): error for partition, error in outcome.items() if error is not None}
     if arguments.json:
-        rows = [
-            {**partition._asdict(), "error": None if error is None else str(error), "code": 0 if error is None else error.code}
+        rows: list[DeletedOffset] = [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "error": None if error is None else str(error),
+                "code": 0 if error is None else error.code,
+            }
             for partition, error in outcome.items()
         ]
-        print_json({"group": groups[0], "partitions": rows})
+        document: DeleteOffsetsDocument = {"group": groups[0], "partitions": rows}
+        print_json(document)
     else:
         status = {one: "Successful" if error is None else f"Error: {error}" for one, error in outcome.items()}
         print("\n" + text.deletion_table(status))

@@ -143,7 +143,7 @@ def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
     if group.is_consumer_group:
         return None
     return BrokerError(
-        f"group '{group.group_id}' is a {group.kind}, but {command} supports only consumer groups; use describe, lag or top",
+        f"group '{group.group_id}' is a {group.kind}, but {command} supports only consumer groups; use describe or lag",
         code=codes.INCONSISTENT_GROUP_PROTOCOL,
     )
 

@@ -1,4 +1,4 @@
-"""The flags that say what counts as lag; the same in ``describe``, ``lag``, ``top`` and ``watch``."""
+"""The flags that say what counts as lag; the same in ``describe``, ``lag`` and ``watch``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _STARTS = {"earliest": EARLIEST, "latest": LATEST, "unknown": None}
 _COMMITTED, _UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
-def add_lag_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags."""
+def add_lag_flags(parser: argparse.ArgumentParser, *, seconds: bool = True) -> None:
+    """Add the flags; ``seconds``: also ``--seconds``, which is on otherwise."""
     how = parser.add_argument_group("lag")
     how.add_argument(
         "--without-commit",
@@ -27,6 +27,9 @@ def add_lag_flags(parser: argparse.ArgumentParser) -> None:
         default=_COMMITTED,
         help="count records that members with this isolation.level may read (default: read_committed)",
     )
+    if not seconds:
+        parser.set_defaults(seconds=True)
+        return
     how.add_argument(
         "--seconds", action="store_true", help="also show how old the first unread record is; needs READ on topics"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from consumer_coord.admin.ask import patiently
+from consumer_coord.admin.documents import DescribedGroup, DescribedPartition, LeftOutPartition, Member
 from consumer_coord.admin.groups import SHARE, STREAMS, GroupDescription, MemberDescription, describe_groups
 from consumer_coord.admin.offset_access import committed_offsets
 from consumer_coord.errors import CoordinatorError
@@ -65,8 +65,8 @@ class GroupReport:
         """The partitions without a commit whose lag is known."""
         return tuple(row.partition for row in self.rows if row.lag.committed is None and row.lag.records is not None)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the whole report as values that JSON can represent; ``docs/commands.md`` describes the fields."""
+    def as_json(self) -> DescribedGroup:
+        """Return the whole report as values that JSON can represent."""
         group = self.group
         return {
             "group": group.group_id,
@@ -74,29 +74,57 @@ class GroupReport:
             "protocol_type": group.protocol_type,
             "state": group.state,
             "assignor": group.assignor,
-            "coordinator": attrs.asdict(group.coordinator, filter=lambda field, _: field.name != "rack"),
+            "coordinator": {"id": group.coordinator.id, "host": group.coordinator.host, "port": group.coordinator.port},
             "epoch": group.epoch,
             "target_epoch": group.target_epoch,
-            "members": [attrs.asdict(member) for member in group.members],
+            "members": [_member_as_json(member) for member in group.members],
             "lag": self.lag,
             "lag_seconds": self.lag_seconds,
             "partitions": [_row_as_json(row) for row in self.rows],
-            **self.left_out_as_json(),
-        }
-
-    def left_out_as_json(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the partitions that the lag, and the lag in seconds, do not include, and the reasons."""
-        left = {"left_out": self.left_out, "seconds_left_out": self.seconds_left_out}
-        return {
-            name: [{**partition._asdict(), "error": str(error), "code": error.code} for partition, error in of.items()]
-            for name, of in left.items()
+            "left_out": left_out_as_json(self.left_out),
+            "seconds_left_out": left_out_as_json(self.seconds_left_out),
         }
 
 
-def _row_as_json(row: PartitionRow) -> dict[str, Any]:
+def left_out_as_json(left_out: Mapping[TopicPartition, CoordinatorError]) -> list[LeftOutPartition]:
+    """Return a row for each partition that a lag does not include, with the reason."""
+    return [
+        {"topic": one.topic, "partition": one.partition, "error": str(error), "code": error.code}
+        for one, error in left_out.items()
+    ]
+
+
+def _member_as_json(member: MemberDescription) -> Member:
+    told = member.subscription
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "assignment": _lists(member.assignment),
+        "subscription": None
+        if told is None
+        else {
+            "topics": list(told.topics),
+            "owned": _lists(told.owned),
+            "generation": told.generation,
+            "rack": told.rack,
+            "pattern": told.pattern,
+        },
+        "epoch": member.epoch,
+        "target": None if member.target is None else _lists(member.target),
+    }
+
+
+def _lists(of: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    return {name: list(numbers) for name, numbers in of.items()}
+
+
+def _row_as_json(row: PartitionRow) -> DescribedPartition:
     committed = row.lag.committed
     return {
-        **row.partition._asdict(),
+        "topic": row.partition.topic,
+        "partition": row.partition.partition,
         "offset": None if committed is None else committed.offset,
         "leader_epoch": None if committed is None or committed.leader_epoch < 0 else committed.leader_epoch,
         "metadata": None if committed is None else committed.metadata,

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.broker.client_metrics import ClientMetrics
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
@@ -116,6 +117,7 @@ class BrokerCluster:
         self.random = random
         self.wall_clock_ms = wall_clock_ms
         self.faults: Faults = Faults()
+        self.client_metrics: ClientMetrics = ClientMetrics(random, wall_clock_ms)
         self.hooks: StoreHooks = hooks or StoreHooks()
         self._storage = storage
         stored = None if storage is None else storage.stored

@@ -53,6 +53,8 @@ class BrokerConfig:
     group_consumer_migration_policy: str = _text("bidirectional", MIGRATION_POLICIES)
     #: Not a setting of Kafka. If False, a commit needs the member's current epoch, as in brokers before 4.3 (without KIP-1251).
     group_consumer_assignment_epochs_enable: int = _setting(True, 0, 1)
+    #: Not a setting of Kafka, which takes clients' metrics (KIP-714) if one of its ``metric.reporters`` receives them.
+    client_metrics_enable: int = _setting(False, 0, 1)
     offset_metadata_max_bytes: int = _setting(4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting(7 * 24 * 60, 1, _INT32_MAX)
     offsets_retention_check_interval_ms: int = _setting(600_000, 1)

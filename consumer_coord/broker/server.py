@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from consumer_coord.broker.client_metrics import PushedMetrics, check_subscription
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.connection import Listener, RequestMemory
@@ -251,6 +252,20 @@ class EmbeddedKafka:
     def clear_faults(self) -> None:
         """Remove all faults; stopped brokers remain stopped."""
         self._call(lambda: self._running.faults.clear())
+
+    def subscribe_to_metrics(self, *prefixes: str, interval_ms: int = 1_000) -> None:
+        """Subscribe to clients' metrics whose names begin with a prefix (KIP-714); ``*``: to all; without prefixes: to none.
+
+        Needs the setting ``client.metrics.enable``.
+        """
+        settings = {"metrics": ",".join(prefixes), "interval.ms": str(interval_ms)} if prefixes else {}
+        cluster = self._running
+        self._call(lambda: cluster.client_metrics.subscribe("embedded", check_subscription(settings)))
+
+    def pushed_metrics(self) -> Sequence[PushedMetrics]:
+        """Return the last thousand pushes of clients' metrics, the latest last."""
+        cluster = self._running
+        return self._call(lambda: tuple(cluster.client_metrics.pushes))
 
     def group_state(self, group_id: str) -> str | None:
         """Return a group's state as in DescribeGroups, for instance ``Stable``; None if the group does not exist."""

@@ -63,6 +63,7 @@ from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
-    from consumer_coord.process import Counts, FailurePolicy
+    from consumer_coord.process import Batches, Counts, FailurePolicy
     from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -121,6 +122,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     message. A cancelled call loses no messages.
     """
 
+    _metrics_push: MetricsPush | None = None
     #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
@@ -220,6 +222,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
             )
             if own is not None:
                 self._look_ups, self._reports = own.serve(made, self._librdkafka.reported.append)
+            if settings.enable_metrics_push:
+                self._metrics_push = MetricsPush(made)
             # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
             # consumer alive.
             dropped = weakref.ref(self)
@@ -324,6 +328,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         finally:
             try:
                 if engine is not None:
+                    if self._metrics_push is not None:
+                        await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
                     await engine.worker.plane.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000)
                     await shared_clusters().release(self._settings.client)
@@ -515,6 +521,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         most_bytes: int = 64 << 20,
         metadata_max_bytes: int = 4096,
         on_failure: FailurePolicy | None = None,
+        batches: Batches | None = None,
     ) -> Counts:
         """Handle records in up to ``concurrency`` tasks, and commit by itself; return the counts when ``stop`` is set.
 
@@ -533,8 +540,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         when the task that awaits this call is cancelled, and when a handler raises. After that they are cancelled, and their
         records stay unfinished. Without ``on_failure``, the exception of a handler ends this call, which raises it, and commits
         nothing after its record; finished records above it are in the metadata. A
-        :class:`~consumer_coord.process.FailurePolicy` has attempts, and skips the record or produces a dead letter. Meanwhile,
-        nothing else may read from this consumer.
+        :class:`~consumer_coord.process.FailurePolicy` has attempts, and skips the record, produces a dead letter, or has it
+        handled again later. With ``batches``, ``handle`` takes a list of messages: see
+        :class:`~consumer_coord.process.Batches`. Meanwhile, nothing else may read from this consumer.
         """
         from consumer_coord.process.asyncio_driver import AsyncProcess
         from consumer_coord.process.processing import ProcessSettings
@@ -547,6 +555,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
             on_failure=on_failure,
+            batches=batches,
         )
         return await AsyncProcess(handle, settings, self._settings.coordinator.group_id, stop).run(self)
 
@@ -560,7 +569,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             self._read_messages()
             self._asked()
             engine.track(tracker)
-            return Tracking(engine, lambda: self._used(in_callback=False))
+            return Tracking(engine, lambda: self._used(in_callback=False), lambda: self._subscription)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
@@ -728,7 +737,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
-        return self._core.metrics()
+        core = self._core
+        return {**core.metrics(), **({} if self._made is None else self._made.figures())}
 
     async def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
         """Return how far the group is behind in each assigned partition.
@@ -757,9 +767,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
         with kafka_exceptions():
             return await watch_of(engine).look(limit)
 
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
         """Let :meth:`health` know of handlers that run while this consumer polls; see :meth:`GroupConsumer.report_handlers`."""
-        self._start().handling = report
+        engine = self._start()
+        engine.handling, engine.figures = report, figures
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""
@@ -769,6 +782,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             return await self._ask(lambda handle: handle.consumer_group_metadata())
         with kafka_exceptions():
             core = self._core
+            self._start().check_may_commit_in_transaction()
             return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)
 
     def enforce_rebalance(self, reason: str = "") -> None:

@@ -63,6 +63,9 @@ class DataPlane(Protocol):
     def log_ends(self) -> Mapping[TopicPartition, LogEnd] | None:
         """Return what is known about the ends of the logs of the assigned partitions; None if the plane knows nothing."""
 
+    def fetch_metrics(self) -> Mapping[str, float]:
+        """Return what was fetched, by Java's names of metrics; empty if librdkafka counts it."""
+
     def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return :meth:`positions` without a wait, for a caller on the loop; empty if that is not possible."""
 

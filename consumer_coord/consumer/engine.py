@@ -55,6 +55,7 @@ from consumer_coord.errors import (
     ConfigurationError,
     CoordinatorError,
     FatalError,
+    IllegalStateError,
     IncompleteResponseError,
     NoOffsetError,
     NotAssignedError,
@@ -182,6 +183,8 @@ class Engine:
         #: Returns the partitions whose records are in handlers, and for how long the oldest one has worked, in seconds; called
         #: on the loop.
         self.handling: Callable[[], Mapping[TopicPartition, float]] = dict
+        #: What the application adds to the metrics.
+        self.figures: Callable[[], Mapping[str, float]] = dict
         self._scheduler = scheduler
         self._reset = reset
         self._auto_store = auto_store
@@ -295,6 +298,14 @@ class Engine:
             self._raise_unlocated()
             return False
         return leased
+
+    def check_may_commit_in_transaction(self) -> None:
+        """Raise :class:`IllegalStateError` if the offsets of this consumer are committed outside transactions."""
+        if self.tracker is not None:
+            raise IllegalStateError(
+                "transactions do not work with process() and track_records(), which commit offsets outside them: read in a"
+                " loop of your own (see Exactly-once processing)"
+            )
 
     def _must_not_be_tracked(self, tracked: bool) -> None:
         if self.tracker is not None and not tracked:

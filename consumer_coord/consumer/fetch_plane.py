@@ -144,6 +144,10 @@ class FetchPlane:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
         return self._fetcher.log_ends()
 
+    def fetch_metrics(self) -> Mapping[str, float]:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
+        return self._fetcher.metrics.snapshot()
+
     async def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions being read, without the partitions that ended with an error."""
         return frozenset(self._readings)

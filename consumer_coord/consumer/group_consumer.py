@@ -60,6 +60,7 @@ from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
+from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
@@ -82,7 +83,7 @@ from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from consumer_coord.process import Counts, FailurePolicy
+    from consumer_coord.process import Batches, Counts, FailurePolicy
 
 logger: Final = get_logger(__name__)
 
@@ -152,6 +153,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     #: The exception that was being handled when this consumer was created. close() ignores this exception.
     _handled: BaseException | None = None
+    _metrics_push: MetricsPush | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its attributes."""
@@ -240,6 +242,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             )
             if own is not None:
                 self._look_ups, self._reports = own.serve(engine, self._librdkafka.reported.append)
+            if settings.enable_metrics_push:
+                self._metrics_push = MetricsPush(engine)
             return engine
 
         return make
@@ -588,11 +592,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         most_bytes: int = 64 << 20,
         metadata_max_bytes: int = 4096,
         on_failure: FailurePolicy | None = None,
+        batches: Batches | None = None,
     ) -> Counts:
         """Handle records in ``workers`` threads, and commit by itself; return the counts when ``stop`` is set.
 
         ``handle(message)`` is a function. In place of the number of threads, ``workers`` takes an Executor, whose workers may
-        be processes; then the function must be importable. Order, commits, bounds and failures are those of
+        be processes; then the function must be importable. Order, commits, bounds, failures and batches are those of
         :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. Messages are passed on as they are: let the
         handler deserialize them, so that a record that cannot be is a failure like any other. This thread polls the group, and
         runs the callbacks, until the end; an exception in it, such as Ctrl-C's, ends the process as ``stop`` does, and is
@@ -614,6 +619,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
             on_failure=on_failure,
+            batches=batches,
         )
         return ThreadProcess(handle, workers, settings, self._settings.coordinator.group_id, stop).run(self)
 
@@ -628,7 +634,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
         async def track() -> Tracking:
             self._engine.track(tracker)
-            return Tracking(self._engine, lambda: nullcontext(self._engine))
+            return Tracking(self._engine, lambda: nullcontext(self._engine), lambda: self._subscription)
 
         self._reads_messages = True
         self._deliveries.finish(get_ident())
@@ -846,6 +852,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """
 
         async def encode() -> Any:
+            self._engine.check_may_commit_in_transaction()
             if self._engine.manual and self._look_ups is None:
                 return self._handle.consumer_group_metadata()
             if self._engine.manual:
@@ -876,7 +883,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
         with kafka_exceptions():
-            return self._coordinator.metrics()
+            return {**self._coordinator.metrics(), **self._engine.figures()}
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
@@ -926,6 +933,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._engine.closing = True
             self._core.application.look_again()
             try:
+                if self._metrics_push is not None:
+                    await self._metrics_push.close(max(0.0, ends - time.monotonic()) * 1000)
                 await self._engine.worker.plane.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:

@@ -270,15 +270,17 @@ class OffsetCalls(Turns):
         with drop_in_exceptions():
             return self._coordinator.call(lambda: watch_of(self._engine).look(limit), _HEALTH_MS)
 
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None:
-        """Let :meth:`health` know of handlers that run while this consumer polls.
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
+        """Let :meth:`health` know of handlers that run while this consumer polls, and :meth:`metrics` of their ``figures``.
 
         ``report`` returns the partitions whose records are in handlers, and for how long the oldest handler has worked, in
         seconds. It is called on another thread and must not wait. A paused partition with handlers counts as paused for them:
         they have ``max.poll.interval.ms``.
         """
         self._check_open()
-        self._engine.handling = report
+        self._engine.handling, self._engine.figures = report, figures
 
     def seek_to_beginning(self, *partitions: Row) -> None:
         """Continue at the first record of these partitions, or of all assigned partitions."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.errors import IllegalStateError
+from consumer_coord.group.subscription import TopicSubscription
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.topic_ids import topic_ids
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
+
+#: How long a topic may take to be known by all brokers, in milliseconds, and the time between two looks, in seconds.
+_TOPICS_MS: Final = 3_000.0
+_AGAIN_S: Final = 0.2
 
 
 @attrs.frozen
@@ -29,10 +39,18 @@ class Tracking:
     The coroutines run on the consumer's loop.
     """
 
-    def __init__(self, engine: Engine, turn: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
-        """Keep the engine; ``turn`` returns a context in which the caller may use it."""
+    def __init__(
+        self,
+        engine: Engine,
+        turn: Callable[[], AbstractAsyncContextManager[Engine]],
+        subscription: Callable[[], TopicSubscription],
+    ) -> None:
+        """Keep the engine; ``turn`` returns a context in which the caller may use it, ``subscription`` the application's."""
         self._engine = engine
         self._turn = turn
+        self._subscription = subscription
+        #: Whether :meth:`read_also` has added topics.
+        self._added = False
         self._table: object = None
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
 
@@ -94,13 +112,45 @@ class Tracking:
         """Return the offsets after the last records of these partitions; omit those whose leader does not respond in time."""
         return await self._engine.log_ends(partitions, timeout_s)
 
+    def wall_clock_ms(self) -> int:
+        """Return the time of the machine, in milliseconds since 1970."""
+        return self._engine.core.cluster.environment.wall_clock_ms()
+
+    async def read_also(self, topics_for: Callable[[Collection[str]], frozenset[str]]) -> None:
+        """Also subscribe to the topics that ``topics_for`` returns for those of the application; :meth:`stop` ends that.
+
+        ``topics_for`` gets no topics if the application has subscribed to none by its name. Raise
+        :class:`~consumer_coord.errors.IllegalStateError` if a topic does not exist. An error ends the tracking.
+        """
+        async with self._turn() as engine:
+            try:
+                subscribed = self._subscription().topics
+                if topics := topics_for(subscribed):
+                    await _must_exist(engine.core.cluster, topics)
+                    await engine.subscribe({*subscribed, *topics}, engine.callbacks)
+                    self._added = True
+            except BaseException:
+                engine.track(None)
+                raise
+
     async def stop(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """End the tracking, and continue to read these partitions at these positions, where they are still assigned."""
         async with self._turn() as engine:
             engine.track(None)
+            if self._added:
+                await engine.subscribe(self._subscription().topics, engine.callbacks)
             for partition, at in positions.items():
                 if partition in engine.table:
                     await engine.seek(partition, at)
+
+
+async def _must_exist(cluster: ClusterClient, topics: frozenset[str]) -> None:
+    deadline = Deadline.after(_TOPICS_MS)
+    # A broker may learn of a new topic a moment later than the one that created it.
+    while missing := sorted(topics - (await topic_ids(cluster, topics, deadline.remaining_ms)).keys()):
+        if deadline.remaining_ms <= 1000 * _AGAIN_S:
+            raise IllegalStateError(f"process() also reads these topics, so create them first: {', '.join(missing)}")
+        await asyncio.sleep(_AGAIN_S)
 
 
 class BlockingTracking:
@@ -129,6 +179,14 @@ class BlockingTracking:
     def look_again(self) -> None:
         """See :meth:`Tracking.look_again`."""
         self._tracking.look_again()
+
+    def wall_clock_ms(self) -> int:
+        """See :meth:`Tracking.wall_clock_ms`; callable from any thread."""
+        return self._tracking.wall_clock_ms()
+
+    def read_also(self, topics_for: Callable[[Collection[str]], frozenset[str]]) -> None:
+        """See :meth:`Tracking.read_also`."""
+        self._run(lambda: self._tracking.read_also(topics_for))
 
     def commit(self, timeout_s: float) -> bool:
         """See :meth:`Tracking.commit`."""

@@ -263,7 +263,7 @@ class BrokerFetches:
 
     async def _fetch(self, lane: Lane, broker: Broker, ask: Ask) -> None:
         """Send one Fetch, and apply its response."""
-        session, named = lane.session, dict(ask.wanted)
+        session, named, began = lane.session, dict(ask.wanted), now()
 
         def take(version: int, frame: bytes) -> tuple[FetchResponse, Exception | None]:
             # The connection calls this in the turn of the loop in which the response arrives, so no other turn passes until the
@@ -275,6 +275,9 @@ class BrokerFetches:
                     self._take(session, response, named, ask.states, broker.address)
             except Exception as error:  # noqa: BLE001 - raised below
                 return response, error
+            latency_ms = (now() - began) * 1000
+            for owner in {ask.states[partition].owner: None for partition in named}:
+                owner.answered(latency_ms)
             return response, None
 
         question = Versioned(
@@ -284,7 +287,6 @@ class BrokerFetches:
             decode=take,
             quick=True,
         )
-        began = now()
         try:
             response, wrong = await self._answer(lane, broker, question, ask)
             if wrong is not None:

@@ -52,6 +52,7 @@ from typing import Final
 from consumer_coord.environment import now
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.buffer import Buffer
+from consumer_coord.fetch.fetch_metrics import FetchMetrics
 from consumer_coord.fetch.partition_state import Fetches, FetchState
 from consumer_coord.fetch.shared import SharedFetches
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, LogEnd, Stopped, StopReason
@@ -93,6 +94,7 @@ class Fetcher:
         #: The brokers from which this fetcher's partitions are fetched, with their numbers of these partitions.
         self._brokers: Counter[Fetches] = Counter()
         self._buffer = Buffer()
+        self.metrics: FetchMetrics = FetchMetrics(now)
         self._ready = Signal()
         self._on_ready = on_ready
         self._reports_ends = reports_ends
@@ -298,12 +300,17 @@ class Fetcher:
     def deliver(self, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._buffer.add(state, records, size, count)
+        self.metrics.delivered(size, count)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
         # Move the partition to the end, so that the next request begins with the partitions that waited longest for records.
         if state.broker is not None:
             queue = state.broker.partitions
             queue[state] = queue.pop(state)
         self._announce()
+
+    def answered(self, latency_ms: float) -> None:
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
+        self.metrics.answered(latency_ms)
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""

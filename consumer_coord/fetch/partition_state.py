@@ -49,6 +49,9 @@ class Owner(Protocol):
         ``size`` is in bytes, and ``count`` the number of records.
         """
 
+    def answered(self, latency_ms: float) -> None:
+        """Record the duration of a Fetch with partitions of this fetcher, after the records of its response."""
+
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""
 

@@ -6,16 +6,10 @@ samples is NaN, as in Java.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from consumer_coord import lazy_attrs as attrs
 from consumer_coord.group import poll_metrics as poll_times
-
-#: Window of averages, maxima and rates, in seconds: Java's metrics.sample.window.ms times metrics.num.samples.
-_WINDOW_S = 60.0
-#: Events within this time are counted together, in seconds.
-_SAMPLE_S = 1.0
+from consumer_coord.sensors import WINDOW_S, Sensor
 
 _METER = ("total", "rate")
 _PER_HOUR = ("total", "rate-per-hour")
@@ -56,57 +50,6 @@ NAMES = (
 )
 
 
-@attrs.define
-class _Sample:
-    """The events of about one second."""
-
-    since: float
-    count: int = 0
-    total_ms: float = 0.0
-    max_ms: float = -math.inf
-
-
-@attrs.define
-class _Sensor:
-    """The number and the durations of one kind of event: since the start, and in the samples of the last minute."""
-
-    total: int = 0
-    total_ms: float = 0.0
-    samples: tuple[_Sample, ...] = ()
-
-    def record(self, moment: float, value_ms: float) -> None:
-        self.total += 1
-        self.total_ms += value_ms
-        if not self.samples or moment - self.samples[-1].since >= _SAMPLE_S:
-            # Another thread may read the samples, so the tuple is replaced.
-            self.samples = (*self.recent(moment), _Sample(moment))
-        sample = self.samples[-1]
-        sample.count += 1
-        sample.total_ms += value_ms
-        sample.max_ms = max(sample.max_ms, value_ms)
-
-    def recent(self, moment: float) -> Sequence[_Sample]:
-        """Return the samples of the last minute."""
-        return [sample for sample in self.samples if moment - sample.since <= _WINDOW_S]
-
-    def figure(self, end: str, recent: Sequence[_Sample], window_s: float) -> float:
-        """Return the figure for a suffix in :data:`KINDS`."""
-        if end == "total":
-            return float(self.total)
-        if end == "latency-total":
-            return self.total_ms
-        count = sum(sample.count for sample in recent)
-        if end == "rate":
-            return count / window_s
-        if end == "rate-per-hour":
-            return count / window_s * 3600
-        if not count:
-            return math.nan
-        if end.endswith("max"):
-            return max(sample.max_ms for sample in recent)
-        return sum(sample.total_ms for sample in recent) / count
-
-
 def _later(one: float | None, other: float | None) -> float | None:
     return max((at for at in (one, other) if at is not None), default=None)
 
@@ -117,7 +60,7 @@ class Metrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._started = clock()
-        self._sensors = {name: _Sensor() for name in KINDS}
+        self._sensors = {name: Sensor() for name in KINDS}
         self._gauges: dict[str, Callable[[], float]] = {}
         self.polls: poll_times.PollTimes = poll_times.PollTimes(clock)
         self.last_heartbeat_at: float | None = None
@@ -144,7 +87,7 @@ class Metrics:
         """
         moment = self._clock()
         # Divide by at least one second, because a rate over a shorter time would be a large number without meaning.
-        window_s = max(1.0, min(_WINDOW_S, moment - self._started))
+        window_s = max(1.0, min(WINDOW_S, moment - self._started))
         figures: dict[str, float] = {}
         for name, ends in KINDS.items():
             sensor = self._sensors[name]

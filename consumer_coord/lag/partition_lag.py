@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import BrokerError, CoordinatorError, NoOffsetError, UnknownTopicError
+from consumer_coord.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.leaders.list_offsets import EARLIEST, ListedOffset
 from consumer_coord.net.answers import Results
 from consumer_coord.offsets import OffsetAndMetadata
@@ -74,15 +75,30 @@ class PartitionLag:
         return self.start if self.committed is None else self.committed.offset
 
     @property
+    def finished(self) -> int:
+        """The number of offsets after the committed one that are finished, as ``process`` notes in a commit's metadata."""
+        at = self.committed
+        if at is None or not at.metadata or self.end is None:
+            return 0
+        try:
+            return sum(end - first for first, end in decode(at.metadata, at.offset, self.end))
+        except UnusableMetadataError:
+            # The next owner will not believe it, either.
+            return 0
+
+    @property
     def records(self) -> int | None:
-        """The number of offsets between :attr:`position` and the end; 0 if no record is among them, and None if unknown."""
+        """The number of offsets from :attr:`position` to the end, without the finished ones; None if unknown.
+
+        It is 0 if no record is among these offsets.
+        """
         if self.unknown is not None:
             return None
         if self.has_record is False:
             return 0
         if self.told is not None:
             return self.told
-        return None if self.position is None or self.end is None else max(0, self.end - self.position)
+        return None if self.position is None or self.end is None else max(0, self.end - self.position - self.finished)
 
     @property
     def deleted(self) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.source import Source, Sources, describe, is_counter, read, unit
+from consumer_coord.process.figures import FIGURES
 from consumer_coord.runtime.locks import Lock
 
 try:
@@ -43,7 +44,7 @@ class CoordinatorInstruments(Sources):
         self._read_of: tuple[Source, ...] = ()
         self._read_at = -math.inf
         self._figures: list[tuple[Source, Mapping[str, float]]] = []
-        for name in NAMES:
+        for name in (*NAMES, *FIGURES):
             make = meter.create_observable_counter if is_counter(name) else meter.create_observable_gauge
             make(PREFIX + name.replace("-", "_"), [self._observer(name)], unit=unit(name), description=describe(name))
 

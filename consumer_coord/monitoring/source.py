@@ -9,6 +9,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.metrics import KINDS
 from consumer_coord.printable import get_logger
+from consumer_coord.process.figures import FIGURES
 from consumer_coord.runtime.locks import Lock
 
 logger: Final = get_logger(__name__)
@@ -68,7 +69,7 @@ def is_counter(name: str) -> bool:
 
 def unit(name: str) -> str:
     """Return the unit of a figure: ``s`` or ``ms``, or an empty string for a plain number."""
-    if name.endswith("-seconds-ago"):
+    if name.endswith(("-seconds-ago", "-seconds")):
         return "s"
     return "ms" if "-time-" in name or "-latency-" in name or name.startswith("time-") else ""
 
@@ -79,6 +80,7 @@ def describe(name: str) -> str:
 
 
 _DESCRIPTIONS = {
+    **FIGURES,
     "assigned-partitions": "Partitions that this member owns.",
     "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat; -1 before the first answer.",
     "last-poll-seconds-ago": "Seconds since the application last polled; -1 before the first poll.",

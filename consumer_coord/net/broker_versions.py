@@ -11,6 +11,8 @@ _SINCE = {
     "DescribeCluster": "2.8",
     "ConsumerGroupHeartbeat": "4.0",
     "ConsumerGroupDescribe": "4.0",
+    "GetTelemetrySubscriptions": "3.7",
+    "PushTelemetry": "3.7",
 }
 
 #: Field -> the setting that fills it, and the first release whose requests have it.

@@ -9,6 +9,8 @@ from consumer_coord.process.context import context as context
 from consumer_coord.process.failures import DeadLetterError as DeadLetterError
 from consumer_coord.process.failures import DeadLetters as DeadLetters
 from consumer_coord.process.failures import FailurePolicy as FailurePolicy
+from consumer_coord.process.failures import RetryTopics as RetryTopics
+from consumer_coord.process.processing import Batches as Batches
 from consumer_coord.process.processing import Counts as Counts
 
-__all__ = ["Context", "Counts", "DeadLetterError", "DeadLetters", "FailurePolicy", "context"]
+__all__ = ["Batches", "Context", "Counts", "DeadLetterError", "DeadLetters", "FailurePolicy", "RetryTopics", "context"]

@@ -13,7 +13,9 @@ from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.printable import get_logger
+from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
+from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import Counts, Processing, ProcessSettings
 from consumer_coord.process.work import Holding, Record
 from consumer_coord.topic_partition import TopicPartition
@@ -34,7 +36,9 @@ class TracksRecords(Protocol):
     """The consumer."""
 
     async def track_records(self, tracker: RecordTracker) -> Tracking: ...
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None: ...
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = ...
+    ) -> None: ...
 
 
 class AsyncProcess(Processing):
@@ -56,14 +60,15 @@ class AsyncProcess(Processing):
         self._stop = stop
         self._context = contextvars.copy_context()
         self._tracking: Tracking | None = None
-        #: Timers of retries, and of letters to look for.
-        self._retry_timer: asyncio.TimerHandle | None = None
+        #: Timers of what waits for a time, and of letters to look for.
+        self._timer: asyncio.TimerHandle | None = None
         self._letters_timer: asyncio.TimerHandle | None = None
 
     async def run(self, consumer: TracksRecords) -> Counts:
         """Process records until it is stopped, cancelled, or a handler fails; then return the counts, or raise."""
         tracking = self._tracking = await consumer.track_records(self)
-        consumer.report_handlers(self.handling)
+        await tracking.read_also(lambda topics: self.retry_topics(topics, tracking.wall_clock_ms))
+        consumer.report_handlers(self.handling, self.figures)
         raised: BaseException | None = None
         try:
             while self.failure is None and not (self._stop is not None and self._stop.is_set()):
@@ -77,7 +82,7 @@ class AsyncProcess(Processing):
                 await asyncio.shield(ending)
             except asyncio.CancelledError:
                 cancelled = True
-        for timer in (self._retry_timer, self._letters_timer):
+        for timer in (self._timer, self._letters_timer):
             if timer is not None:
                 timer.cancel()
         failure = raised or self.failure or ending.exception()
@@ -89,11 +94,11 @@ class AsyncProcess(Processing):
 
     async def _step(self, tracking: Tracking, room: frozenset[TopicPartition] | None, wait_s: float = _WAIT_S) -> None:
         """Take records once, and start what may start."""
-        messages = await tracking.take(self.most(), wait_s if room is None else min(wait_s, _SHORT_WAIT_S), room)
+        messages = await tracking.take(self.most(), min(wait_s, _SHORT_WAIT_S) if self.work.crowded else wait_s, room)
         # No await between the call and the delivery: every position that is committed is behind records that are known here.
         self.look_at_readings(tracking.readings())
         self.look_at_lease(leased=tracking.leased)
-        self.warn_of_long_handlers()
+        self.tell_of_progress()
         self.deliver(messages)
         self._fill()
         if self.unchecked:
@@ -106,19 +111,26 @@ class AsyncProcess(Processing):
     def _fill(self) -> None:
         work, loop, now, timeout_s = self.work, self._loop, self._loop.time(), self.settings.timeout_s
         while (record := work.next(now)) is not None:
-            context = Context(record.attempt, None if timeout_s is None else now + timeout_s, asyncio.Event)
+            attempt = record.earlier + record.attempt
+            context = Context(attempt, None if timeout_s is None else now + timeout_s, asyncio.Event)
             variables = self._context.copy()
             variables.run(CURRENT.set, context)
-            task = loop.create_task(self._call(record.message), context=variables)
+            if (span := self.begin_span(record)) is not None:
+                context.span = span
+                variables.run(spans.enter, span)
+            task = loop.create_task(self._call(self.argument(record)), context=variables)
             record.handler = task, context
             task.add_done_callback(functools.partial(self._ended, record))
+        # A retry that is due and has no slot starts when a handler ends.
+        if (due := work.next_due()) is not None and due > now:
+            self._look_at(due)
 
-    async def _call(self, message: Any) -> None:
+    async def _call(self, argument: Any) -> None:
         if self.settings.timeout_s is None:
-            await self._handle(message)
+            await self._handle(argument)
         else:
             async with asyncio.timeout(self.settings.timeout_s):
-                await self._handle(message)
+                await self._handle(argument)
 
     def _ended(self, record: Record, task: asyncio.Task[None]) -> None:
         """Record what a handler did, and start what may start now."""
@@ -126,36 +138,32 @@ class AsyncProcess(Processing):
         assert tracking is not None
         self.look_at_lease(leased=tracking.leased)
         error = task.exception() if not task.cancelled() else RuntimeError("the handler raised CancelledError")
+        if (span := record.handler[1].span) is not None:
+            spans.end(span, error)
         self.settle(record, error)
         self._look_after_letters()
         if record.holding.draining and not self.work.busy(record.holding):
             tracking.look_again()
         self._fill()
 
-    def retry_at(self, due: float) -> None:
+    def _look_at(self, due: float) -> None:
+        """Start what may start at the time ``due``."""
+        timer, now = self._timer, self._loop.time()
+        if timer is None or not now < timer.when() <= due:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(due, self._fill)
+
+    def letter_answered(self, letter: Letter, refused: Any) -> None:
         """See :class:`Processing`."""
-        if self._retry_timer is None or self._retry_timer.when() > due or self._retry_timer.when() <= self._loop.time():
-            if self._retry_timer is not None:
-                self._retry_timer.cancel()
-            self._retry_timer = self._loop.call_at(due, self._retry)
+        self._loop.call_soon_threadsafe(self._take_answer, letter, refused)
 
-    def _retry(self) -> None:
-        self._retry_timer = None
-        self._fill()
-        due = self.work.retry_due()
-        # A retry that is due and has no slot starts when a handler ends.
-        if due is not None and due > self._loop.time():
-            self.retry_at(due)
-
-    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
-        """See :class:`Processing`."""
-        self._loop.call_soon_threadsafe(self._take_answer, record, error, refused, with_text)
-
-    def _take_answer(self, record: Record, error: BaseException, refused: Any, with_text: bool) -> None:
+    def _take_answer(self, letter: Letter, refused: Any) -> None:
         assert self._tracking is not None
         self.look_at_lease(leased=self._tracking.leased)
-        self.take_answer(record, error, refused, with_text=with_text)
-        if record.holding.draining and not self.work.busy(record.holding):
+        self.take_answer(letter, refused)
+        holding = letter.record.holding
+        if holding.draining and not self.work.busy(holding):
             self._tracking.look_again()
         self._fill()
 

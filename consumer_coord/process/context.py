@@ -25,6 +25,8 @@ class Context(Generic[E]):
         #: Why the result no longer counts: ``"timeout"`` (the group may have removed this member), ``"revoked"``, ``"lost"`` or
         #: ``"stopping"``; None while it counts.
         self.reason: str | None = None
+        #: The OpenTelemetry span of this call; None if the application does not trace.
+        self.span: Any = None
         self._make_event = make_event
         self._lost: E | None = None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import tenacity
@@ -15,11 +16,11 @@ _RETRYING: Final = tenacity.Retrying()
 
 
 class DeadLetterError(RuntimeError):
-    """Raised by ``process`` if neither form of a dead letter can be produced; the handler's exception is the cause."""
+    """Raised by ``process`` if a failed record cannot be produced to another topic; the handler's exception is the cause."""
 
 
 class LetterProducer(Protocol):
-    """The part of ``confluent_kafka.Producer`` that dead letters need."""
+    """The part of ``confluent_kafka.Producer`` that dead letters and retry topics need."""
 
     def produce(
         self,
@@ -49,6 +50,49 @@ class DeadLetters:
     topic: str
 
 
+@attrs.frozen
+class RetryTopics:
+    """The last step of a :class:`FailurePolicy`: handle the record again after each of ``delays`` (seconds), then do ``then``.
+
+    A record of ``orders`` whose handler has failed is produced to ``orders.<group>.retry.10`` if the first delay is 10, with
+    ``producer``, and counts as finished when the broker has acknowledged it. ``process`` reads these topics in the same group,
+    and passes each record to the handler when it is due; until then its partition is not read further. If the handler fails
+    again, the record goes to the topic of the next delay, and after the last one ``then`` happens: ``"stop"``, ``"skip"``, or
+    :class:`DeadLetters`, which name the topic, partition and offset where the record was first.
+
+    This gives up the order of a failed record against later records of its key. If you need the order, retry in place: with
+    ``stop`` and ``wait`` of the policy.
+
+    Subscribe to topics by their names, not by a pattern. Create the retry topics first, with as many partitions as you like:
+    ``process`` raises :class:`~consumer_coord.errors.IllegalStateError` at its start if one does not exist. The clock of the
+    machine that produces a record decides when it is due, but no record waits longer than its delay after it was read.
+    """
+
+    producer: LetterProducer
+    delays: Sequence[float]
+    then: Literal["stop", "skip"] | DeadLetters = "stop"
+
+    def __attrs_post_init__(self) -> None:
+        if not self.delays or any(not 0 < delay < math.inf for delay in self.delays):
+            raise ValueError(f"delays must be numbers of seconds above 0, not {list(self.delays)!r}")
+        if len(set(self.delays)) < len(self.delays):
+            raise ValueError(f"delays must differ, because each has a topic of its own, not {list(self.delays)!r}")
+        _check_last_step(self.then)
+
+    def topics(self, topic: str, group_id: str) -> Sequence[RetryTopic]:
+        """Return the retry topics of a topic, in the order of the delays."""
+        return [RetryTopic(f"{topic}.{group_id}.retry.{delay:g}", topic, place) for place, delay in enumerate(self.delays)]
+
+
+@attrs.frozen
+class RetryTopic:
+    """A topic whose records are handled again: its name, the topic that the records come from, and its place in ``delays``."""
+
+    name: str
+    of: str
+    place: int
+
+
 @attrs.frozen(kw_only=True)
 class FailurePolicy:
     """What to do about a handler that raises, as ``on_failure`` of ``process``.
@@ -62,7 +106,8 @@ class FailurePolicy:
     function cannot be cancelled: it has failed if it returns too late.
 
     ``then`` is the last step: ``"stop"`` raises the exception of the handler, before the record; ``"skip"`` logs a warning and
-    counts the record as finished; :class:`DeadLetters` produces it to another topic.
+    counts the record as finished; :class:`DeadLetters` and :class:`RetryTopics` produce it to other topics. With ``batches``,
+    the records of one call are retried together, and the last step takes each of them.
 
     While other records wait, retries take at most the part ``retry_share`` of the slots.
     """
@@ -71,12 +116,12 @@ class FailurePolicy:
     wait: Callable[[tenacity.RetryCallState], float] = attrs.field(factory=tenacity.wait_none)
     retry: Callable[[tenacity.RetryCallState], bool] = attrs.field(factory=tenacity.retry_if_exception_type)
     timeout: float | None = None
-    then: Literal["stop", "skip"] | DeadLetters = "stop"
+    then: Literal["stop", "skip"] | DeadLetters | RetryTopics = "stop"
     retry_share: float = 0.3
 
     def __attrs_post_init__(self) -> None:
-        if self.then not in ("stop", "skip") and not isinstance(self.then, DeadLetters):
-            raise ValueError(f'then must be "stop", "skip" or DeadLetters(producer, topic), not {self.then!r}')
+        if not isinstance(self.then, RetryTopics):
+            _check_last_step(self.then)
         if not 0 < self.retry_share <= 1:
             raise ValueError(f"retry_share must be above 0 and at most 1, not {self.retry_share!r}")
         if self.timeout is not None and self.timeout <= 0:
@@ -94,19 +139,6 @@ class FailurePolicy:
         return None if self.stop(state) else delay_s
 
 
-def letter_headers(
-    record: Record, group_id: str, error: BaseException, *, with_text: bool
-) -> list[tuple[str, str | bytes | None]]:
-    """Return the headers of a dead letter: the record's own, then those that tell where it comes from."""
-    told = {
-        "topic": record.holding.partition.topic,
-        "partition": str(record.holding.partition.partition),
-        "offset": str(record.offset),
-        "group": group_id,
-        "attempts": str(record.attempt),
-        "exception": type(error).__qualname__,
-    }
-    if with_text:
-        told["text"] = str(error)
-    own: list[tuple[str, str | bytes | None]] = list(record.message.headers() or ())
-    return own + [(f"dead-letter.{name}", value) for name, value in told.items()]
+def _check_last_step(then: object) -> None:
+    if then not in ("stop", "skip") and not isinstance(then, DeadLetters):
+        raise ValueError(f'then must be "stop", "skip", DeadLetters(...) or (in a policy) RetryTopics(...), not {then!r}')

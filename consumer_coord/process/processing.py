@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import TrackedReading
+from consumer_coord.errors import IllegalStateError
+from consumer_coord.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, letter_headers
-from consumer_coord.process.finished_offsets import UnusableMetadataError, decode
-from consumer_coord.process.work import Holding, Order, Record, Work
+from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics
+from consumer_coord.process.letters import Letter, Origin
+from consumer_coord.process.spans import BeginSpan, span_maker
+from consumer_coord.process.work import Holding, Order, Record, State, Work
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
 #: The most records that are taken from the consumer at once.
 _BATCH: Final = 500
-#: How long a handler may run before the log names its record, in seconds; and the time between two such lines.
-_LONG_S: Final = 60.0
+#: The time between two reports in the log, and how long a record may be handled before they name it, in seconds.
+_TELL_S: Final = 60.0
 #: Larger than any offset.
 _NO_END: Final = 1 << 62
 
@@ -41,6 +45,26 @@ class Counts:
     given_up: int
     #: Records that a former owner of the partition had finished.
     found_finished: int
+    #: Failed records that were produced to a dead-letter topic or a retry topic.
+    letters: int = 0
+
+
+@attrs.frozen
+class Batches:
+    """Handlers of ``process`` that take a list of messages.
+
+    A call gets up to ``most`` records: of one key with ``order="key"``, otherwise of one partition. The first of them waits up
+    to ``wait`` seconds for the others. They are finished, fail, and are retried together.
+    """
+
+    most: int
+    wait: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"most must be at least 1, not {self.most!r}")
+        if not 0 <= self.wait < math.inf:
+            raise ValueError(f"wait must be a number of seconds, not {self.wait!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +79,8 @@ class ProcessSettings:
     metadata_max_bytes: int
     #: None: a failure stops the process.
     on_failure: FailurePolicy | None
+    #: None: a handler takes one message.
+    batches: Batches | None
 
     @classmethod
     def checked(
@@ -67,6 +93,7 @@ class ProcessSettings:
         most_bytes: int,
         metadata_max_bytes: int,
         on_failure: FailurePolicy | None,
+        batches: Batches | None,
     ) -> ProcessSettings:
         """Return the settings; raise :class:`ValueError` for a value that is none."""
         for name, value, least in (
@@ -90,6 +117,7 @@ class ProcessSettings:
             most_bytes=most_bytes,
             metadata_max_bytes=metadata_max_bytes,
             on_failure=on_failure,
+            batches=batches,
         )
 
     @property
@@ -111,15 +139,25 @@ class Processing(ABC):
             most_bytes=settings.most_bytes,
             metadata_bytes=settings.metadata_max_bytes,
             retry_share=1.0 if settings.on_failure is None else settings.on_failure.retry_share,
+            most_together=1 if settings.batches is None else settings.batches.most,
+            fill_s=0.0 if settings.batches is None else settings.batches.wait,
         )
         #: The exception that ends the process.
         self.failure: BaseException | None = None
-        #: Letters that the broker has not acknowledged yet.
+        #: The number of letters that the broker has not acknowledged yet, and of those that it has.
         self.letters: int = 0
-        #: Letters that did not fit into the producer's queue: record, the handler's error, and whether with its text.
-        self._unsent: deque[tuple[Record, BaseException, bool]] = deque()
+        self.letters_sent: int = 0
+        #: Calls that end with the last of their letters, and how many are under way.
+        self._awaited: dict[Record, int] = {}
+        #: Letters that did not fit into their producer's queue.
+        self._unsent: deque[Letter] = deque()
+        #: The retry topics that this consumer reads.
+        self._retry_topics: Mapping[str, RetryTopic] = {}
+        self._wall_clock_ms: Callable[[], int] = int
         self._group_id = group_id
-        self._look_for_long_at = clock() + _LONG_S
+        self._tells_at = clock() + _TELL_S
+        #: Begins the span of a call; None if the application does not trace.
+        self._begin_span: BeginSpan | None = span_maker(group_id)
         #: Holdings with metadata that names finished offsets, until the end of the log is known.
         self.unchecked: list[Holding] = []
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
@@ -160,6 +198,10 @@ class Processing(ABC):
         for record in self.work.running:
             partition = record.holding.partition
             found[partition] = max(found.get(partition, 0.0), now - record.started)
+        for partition, holding in self.work.holdings.items():
+            # What waits for its time is in good hands, as in a handler that has only begun.
+            if holding.asleep:
+                found.setdefault(partition, 0.0)
         return found
 
     # -- for the driver -------------------------------------------------------------------------------------------------
@@ -176,12 +218,30 @@ class Processing(ABC):
         """
 
     @abstractmethod
-    def retry_at(self, due: float) -> None:
-        """Look for a record to start at this time."""
-
-    @abstractmethod
-    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+    def letter_answered(self, letter: Letter, refused: Any) -> None:
         """Call :meth:`take_answer` where the state may be used; called by the producer, in any thread that polls it."""
+
+    def retry_topics(self, subscribed: Collection[str], wall_clock_ms: Callable[[], int]) -> frozenset[str]:
+        """Return the topics to read besides those that the application has subscribed to.
+
+        Raise :class:`IllegalStateError` if it has subscribed to none by its name, and a policy has retry topics.
+        """
+        self._wall_clock_ms = wall_clock_ms
+        steps = self._retries
+        if steps is not None:
+            if not subscribed:
+                raise IllegalStateError("RetryTopics needs a subscription to topics by their names: call subscribe() first")
+            found = [topic for one in subscribed for topic in steps.topics(one, self._group_id)]
+            self._retry_topics = {topic.name: topic for topic in found}
+        return frozenset(self._retry_topics)
+
+    def argument(self, record: Record) -> Any:
+        """Return what the handler of a call gets: the message, or the list of messages."""
+        return record.message if self.settings.batches is None else [one.message for one in (record, *record.rest)]
+
+    def begin_span(self, record: Record) -> Any:
+        """Return the span of a call that begins; None if the application does not trace."""
+        return None if self._begin_span is None else self._begin_span(record)
 
     def settle(self, record: Record, error: BaseException | None) -> None:
         """Record how an attempt ended, and decide what happens to a record whose handler failed."""
@@ -201,26 +261,35 @@ class Processing(ABC):
         if delay_s is not None:
             record.idle_s += delay_s
             self.work.retry(record, now + delay_s)
-            self.retry_at(now + delay_s)
         else:
             self.give_up(record, error)
 
     def give_up(self, record: Record, error: BaseException) -> None:
-        """Take the last step for a record that is not handled again."""
+        """Take the last step for the records of a call that is not made again."""
         policy = self.settings.on_failure
-        if policy is None or policy.then == "stop":
-            self._stop_before(record, error)
-        elif policy.then == "skip":
+        then = "stop" if policy is None else policy.then
+        if isinstance(then, RetryTopics):
+            here = self._retry_topics.get(record.holding.partition.topic)
+            topics = then.topics(record.holding.partition.topic if here is None else here.of, self._group_id)
+            place = 0 if here is None else here.place + 1
+            if place < len(topics):
+                due_ms = self._wall_clock_ms() + round(then.delays[place] * 1000)
+                self._send_letters(record, error, then.producer, topics[place].name, due_ms)
+                return
+            then = then.then
+        if isinstance(then, DeadLetters):
+            self._send_letters(record, error, then.producer, then.topic, None)
+        elif then == "skip":
             logger.warning(
-                "the record of %s at offset %d is skipped, because its handler failed in attempt %d: %r",
-                *(record.holding.partition, record.offset, record.attempt, error),
+                "the record of %s is skipped, because its handler failed in attempt %d: %r",
+                *(_where(record), record.earlier + record.attempt, error),
             )
             self.work.skip(record)
         else:
-            self._send_letter(policy.then, record, error, with_text=True)
+            self._stop_before(record, error)
 
     def _stop_before(self, record: Record, error: BaseException) -> None:
-        where = f"{record.holding.partition} at offset {record.offset}"
+        where = _where(record)
         logger.error("the handler failed for the record of %s, so processing stops before it: %r", where, error)
         error.add_note(f"raised by the handler of process() for the record of {where}")
         self._stop_with(record, error)
@@ -230,85 +299,127 @@ class Processing(ABC):
             self.work.stopping = True
             self.failure = self.failure or failure
 
-    def _send_letter(self, letters: DeadLetters, record: Record, error: BaseException, *, with_text: bool) -> None:
-        """Produce a letter; the record keeps its slot until the broker has answered."""
-        message = record.message
+    def _send_letters(
+        self, record: Record, error: BaseException, producer: LetterProducer, topic: str, due_ms: int | None
+    ) -> None:
+        """Produce the records of a call to another topic; the call keeps its slot until the broker has answered."""
+        together = (record, *record.rest)
+        self._awaited[record] = len(together)
+        retried = record.holding.again
+        for one in together:
+            self.letters += 1
+            origin = Origin.of(one.message, retried=retried)
+            self._produce(Letter(record, one.message, origin, error, producer, topic, due_ms))
+
+    def _produce(self, letter: Letter) -> None:
+        message = letter.message
         _, timestamp = message.timestamp()
-        self.letters += 1
         try:
-            letters.producer.produce(
-                letters.topic,
+            letter.producer.produce(
+                letter.topic,
                 message.value(),
                 message.key(),
-                headers=letter_headers(record, self._group_id, error, with_text=with_text),
+                headers=letter.headers(self._group_id),
                 timestamp=max(0, timestamp),
-                on_delivery=lambda refused, _: self.letter_answered(record, error, refused, with_text=with_text),
+                on_delivery=lambda refused, _: self.letter_answered(letter, refused),
             )
         except BufferError:
-            self._unsent.append((record, error, with_text))
+            self._unsent.append(letter)
         except Exception as refused:  # noqa: BLE001 - whatever it is, there is no letter
-            self.take_answer(record, error, refused, with_text=with_text)
+            self.take_answer(letter, refused)
 
-    def take_answer(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+    def take_answer(self, letter: Letter, refused: Any) -> None:
         """Take the broker's answer to a letter: ``refused`` is None, or why there is no letter."""
+        record = letter.record
+        if refused is not None and letter.with_text and record.reason is None:
+            letter.with_text = False
+            self._produce(letter)
+            return
         self.letters -= 1
-        letters = self._dead_letters
-        assert letters is not None
-        if record.reason is not None:
-            self.work.finish(record)
-        elif refused is None:
+        self.letters_sent += refused is None
+        if record not in self._awaited:
+            # Another letter of the same call was refused.
+            return
+        self._awaited[record] -= 1
+        if record.reason is None and refused is not None:
+            del self._awaited[record]
+            self._stop_without(letter, refused)
+        elif not self._awaited[record]:
+            del self._awaited[record]
             self.work.skip(record)
-        elif with_text:
-            self._send_letter(letters, record, error, with_text=False)
-        else:
-            where = f"{record.holding.partition} at offset {record.offset}"
-            failure = DeadLetterError(
-                f"the dead letter of the record of {where} cannot be produced, so processing stops before it: {refused}."
-                " Check that the topic exists and takes records of this size, and that the producer may write to it"
-            )
-            failure.__cause__ = error
-            logger.error("%s", failure)
-            self._stop_with(record, failure)
+
+    def _stop_without(self, letter: Letter, refused: Any) -> None:
+        what = "dead letter" if letter.due_ms is None else "retry"
+        failure = DeadLetterError(
+            f"the {what} of the record of {letter.origin.partition} at offset {letter.origin.offset} cannot be produced to"
+            f" {letter.topic}, so processing stops before it: {refused}."
+            " Check that the topic exists and takes records of this size, and that the producer may write to it"
+        )
+        failure.__cause__ = letter.error
+        logger.error("%s", failure)
+        self._stop_with(letter.record, failure)
 
     @property
-    def _dead_letters(self) -> DeadLetters | None:
+    def _retries(self) -> RetryTopics | None:
         policy = self.settings.on_failure
-        return policy.then if policy is not None and isinstance(policy.then, DeadLetters) else None
+        return policy.then if policy is not None and isinstance(policy.then, RetryTopics) else None
+
+    @property
+    def _producers(self) -> Iterator[LetterProducer]:
+        """Yield the producers of retries and of dead letters."""
+        step: object = None if self.settings.on_failure is None else self.settings.on_failure.then
+        while isinstance(step, RetryTopics | DeadLetters):
+            yield step.producer
+            step = step.then if isinstance(step, RetryTopics) else None
 
     def poll_producer(self) -> None:
-        """Let the producer report what became of letters; it calls :meth:`letter_answered`."""
-        if self._dead_letters is None:
-            return
-        try:
-            self._dead_letters.producer.poll(0)
-        except Exception as raised:  # noqa: BLE001 - for instance of the producer's error_cb; it ends the process
-            self.failure = self.failure or raised
+        """Let the producers report what became of letters; they call :meth:`letter_answered`."""
+        for producer in self._producers:
+            try:
+                producer.poll(0)
+            except Exception as raised:  # noqa: BLE001 - for instance of the producer's error_cb; it ends the process
+                self.failure = self.failure or raised
 
     def send_again(self) -> None:
         """Produce the letters that did not fit into the producer's queue."""
         for _ in range(len(self._unsent)):
-            record, error, with_text = self._unsent.popleft()
-            self.letters -= 1
-            assert self._dead_letters is not None
-            if record.reason is None:
-                self._send_letter(self._dead_letters, record, error, with_text=with_text)
+            letter = self._unsent.popleft()
+            if letter.record.reason is None:
+                self._produce(letter)
             else:
-                self.work.finish(record)
+                self.take_answer(letter, "its call no longer counts")
 
-    def warn_of_long_handlers(self) -> None:
-        """Once a minute, name the record whose handler has run longest, if that is a minute or more."""
+    def tell_of_progress(self) -> None:
+        """Once a minute, log the figures, and name the record that commits or a slot have waited for longest."""
         now = self.clock()
-        if now < self._look_for_long_at:
+        if now < self._tells_at:
             return
-        self._look_for_long_at = now + _LONG_S
-        oldest = min(self.work.running, key=lambda record: (record.started, record.offset), default=None)
-        if oldest is not None and (runs_s := now - oldest.started) >= _LONG_S:
-            logger.warning(
-                "the handler of the record of %s at offset %d, with the key %r, has been running for %.0f s, in attempt %d;"
-                " %d other handlers run, and the commits of the partition wait for it",
-                *(oldest.holding.partition, oldest.offset, oldest.message.key(), runs_s, oldest.attempt),
-                len(self.work.running) - 1,
+        self._tells_at = now + _TELL_S
+        figures = self.figures()
+        if any(figures.values()):
+            logger.info(
+                "process: %s", ", ".join(f"{name.removeprefix('process-')} {value:.9g}" for name, value in figures.items())
             )
+        stuck = self.work.stuck(now, _TELL_S)
+        if stuck is None:
+            return
+        attempt, key = stuck.earlier + stuck.attempt, stuck.message.key()
+        if stuck.state is State.RETRYING:
+            logger.warning(
+                "the record of %s, with the key %r, has failed in %d attempts for %.0f s, and waits for the next;"
+                " the commits of the partition wait for it",
+                *(_where(stuck), key, attempt, now - stuck.since),
+            )
+        else:
+            logger.warning(
+                "the handler of the record of %s, with the key %r, has been running for %.0f s, in attempt %d;"
+                " %d other handlers run, and the commits of the partition wait for it",
+                *(_where(stuck), key, now - stuck.started, attempt, len(self.work.running) - 1),
+            )
+
+    def figures(self) -> Mapping[str, float]:
+        """Return what ``process`` adds to the consumer's metrics: see ``process/figures.py``."""
+        return {**self.work.figures(self.clock()), "process-letters-total": self.letters_sent}
 
     def look_at_lease(self, *, leased: bool) -> None:
         """Start nothing without a lease, and disregard what ran when it ended."""
@@ -341,7 +452,10 @@ class Processing(ABC):
                 names_finished = bool(decode(start.metadata, start.offset, _NO_END))
             except UnusableMetadataError as error:
                 _warn(partition, start, str(error))
-        holding = self.work.begin(partition, reading.number, start.offset, start if names_finished else None)
+        holding = self.work.begin(
+            *(partition, reading.number, start.offset, start if names_finished else None),
+            again=partition.topic in self._retry_topics,
+        )
         if names_finished:
             self.unchecked.append(holding)
 
@@ -366,7 +480,7 @@ class Processing(ABC):
 
     def deliver(self, messages: Sequence[Any]) -> None:
         """Add the messages of one call; then raise KafkaException if one of them reports an error."""
-        begin, count, failure = 0, len(messages), None
+        begin, count, failure, now = 0, len(messages), None, self.clock()
         while begin < count:
             first = messages[begin]
             error = first.error()
@@ -379,11 +493,24 @@ class Processing(ABC):
             topic, number = first.topic(), first.partition()
             while end < count and _follows(messages[end], topic, number):
                 end += 1
-            self.work.deliver(self.work.holdings[TopicPartition(topic, number)], messages[begin:end])
+            holding = self.work.holdings[TopicPartition(topic, number)]
+            self.work.deliver(holding, messages[begin:end], now, self._schedule(topic) if holding.again else None)
             begin = end
         if failure is not None:
             # Only now, because the consumer's position is behind all of these records.
             raise KafkaException(failure)
+
+    def _schedule(self, topic: str) -> Callable[[Any], tuple[float, int]]:
+        """Return when a record of a retry topic may be handled, and how many attempts it has had."""
+        steps, now, now_ms = self._retries, self.clock(), self._wall_clock_ms()
+        assert steps is not None
+        delay_s = steps.delays[self._retry_topics[topic].place]
+
+        def due(message: Any) -> tuple[float, int]:
+            origin = Origin.of(message, retried=True)
+            return now + min(delay_s, (origin.due_ms - now_ms) / 1000), origin.attempts
+
+        return due
 
     def to_continue(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return where another reader of this consumer must continue, so that it receives what is not finished."""
@@ -397,7 +524,13 @@ class Processing(ABC):
     def counts(self) -> Counts:
         """Return the counts so far."""
         work = self.work
-        return Counts(work.handled, work.failed, work.retried, work.given_up, work.found_finished)
+        return Counts(work.handled, work.failed, work.retried, work.given_up, work.found_finished, self.letters_sent)
+
+
+def _where(record: Record) -> str:
+    """Return the place of a call's records, for log lines and errors."""
+    more = f" and {len(record.rest)} more" if record.rest else ""
+    return f"{record.holding.partition} at offset {record.offset}{more}"
 
 
 def _follows(message: Any, topic: str, number: int) -> bool:

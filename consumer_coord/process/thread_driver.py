@@ -25,7 +25,9 @@ from consumer_coord.consumer.tracking import BlockingTracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
+from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import Counts, Processing, ProcessSettings
 from consumer_coord.process.work import Holding, Record, State
 from consumer_coord.runtime.locks import Lock
@@ -47,7 +49,9 @@ class BlockingTracksRecords(Protocol):
     """The consumer."""
 
     def track_records(self, tracker: RecordTracker) -> BlockingTracking: ...
-    def report_handlers(self, report: Callable[[], Mapping[TopicPartition, float]]) -> None: ...
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = ...
+    ) -> None: ...
 
 
 def slots(workers: int | Executor) -> int:
@@ -91,8 +95,8 @@ class ThreadProcess(Processing):
         #: Whether this thread is inside :meth:`_fill`.
         self._filling = threading.local()
         self._tracking: BlockingTracking | None = None
-        #: Answers to dead letters: record, the handler's error, why there is no letter, whether it had the error's text.
-        self._answers: deque[tuple[Record, BaseException, Any, bool]] = deque()
+        #: Answers to letters, with the reason why there is none.
+        self._answers: deque[tuple[Letter, Any]] = deque()
         #: When the handlers of holdings that drain lose their records.
         self._ends: dict[Holding, float] = {}
 
@@ -104,7 +108,8 @@ class ThreadProcess(Processing):
         """Process records until it is stopped or a handler fails; then return the counts, or raise."""
         try:
             tracking = self._tracking = consumer.track_records(self)
-            consumer.report_handlers(self.handling)
+            tracking.read_also(lambda topics: self.retry_topics(topics, tracking.wall_clock_ms))
+            consumer.report_handlers(self.handling, self.figures)
             raised: BaseException | None = None
             try:
                 while self.failure is None and not (self._stop is not None and self._stop.is_set()):
@@ -131,7 +136,7 @@ class ThreadProcess(Processing):
         """Take records once, and start what may start."""
         with self._lock:
             wait_s = min(wait_s, self._wait_s())
-        tracking.take(self.most(), wait_s if room is None else min(wait_s, _SHORT_WAIT_S), room, self._arrived)
+        tracking.take(self.most(), wait_s, room, self._arrived)
         self._serve_letters()
         with self._lock:
             self._expire()
@@ -143,10 +148,11 @@ class ThreadProcess(Processing):
         self._fill()
 
     def _wait_s(self) -> float:
-        """Return how long to wait for records: until a retry is due, and shortly while letters are under way."""
-        due = self.work.retry_due()
-        wait_s = _WAIT_S if due is None else min(_WAIT_S, max(_SHORT_WAIT_S, due - self.clock()))
-        return min(wait_s, _SHORT_WAIT_S) if self.letters else wait_s
+        """Return how long to wait for records: until a retry is due; shortly for room, and while letters are under way."""
+        if self.letters or self.work.crowded:
+            return _SHORT_WAIT_S
+        due = self.work.next_due()
+        return _WAIT_S if due is None else min(_WAIT_S, max(_SHORT_WAIT_S, due - self.clock()))
 
     def _serve_letters(self) -> None:
         """Let the producer report what became of letters, without the lock, and take its answers under it."""
@@ -155,20 +161,18 @@ class ThreadProcess(Processing):
             with self._lock:
                 self.send_again()
         while self._answers:
-            record, error, refused, with_text = self._answers.popleft()
+            letter, refused = self._answers.popleft()
             with self._lock:
                 assert self._tracking is not None
                 self.look_at_lease(leased=self._tracking.leased)
-                self.take_answer(record, error, refused, with_text=with_text)
-                if record.holding.draining and not self.work.busy(record.holding):
+                self.take_answer(letter, refused)
+                holding = letter.record.holding
+                if holding.draining and not self.work.busy(holding):
                     self._tracking.look_again()
 
-    def retry_at(self, due: float) -> None:
-        """See :class:`Processing`: the caller's thread looks at least ten times a second."""
-
-    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+    def letter_answered(self, letter: Letter, refused: Any) -> None:
         """See :class:`Processing`."""
-        self._answers.append((record, error, refused, with_text))
+        self._answers.append((letter, refused))
 
     def _arrived(self, messages: Sequence[Any]) -> None:
         """Take over messages, on the loop."""
@@ -177,7 +181,7 @@ class ThreadProcess(Processing):
         with self._lock:
             self.look_at_readings(tracking.readings())
             self.look_at_lease(leased=tracking.leased)
-            self.warn_of_long_handlers()
+            self.tell_of_progress()
             self.deliver(messages)
 
     # -- for the consumer, on its loop ----------------------------------------------------------------------------------
@@ -202,6 +206,11 @@ class ThreadProcess(Processing):
         with self._lock:
             return super().handling()
 
+    def figures(self) -> Mapping[str, float]:
+        """See :class:`Processing`; callable from any thread."""
+        with self._lock:
+            return super().figures()
+
     # -- handlers -------------------------------------------------------------------------------------------------------
 
     def _next(self) -> Record | None:
@@ -209,7 +218,9 @@ class ThreadProcess(Processing):
         now, timeout_s = self.clock(), self.settings.timeout_s
         record = self.work.next(now)
         if record is not None:
-            record.handler = Context(record.attempt, None if timeout_s is None else now + timeout_s, threading.Event)
+            attempt = record.earlier + record.attempt
+            record.handler = Context(attempt, None if timeout_s is None else now + timeout_s, threading.Event)
+            record.handler.span = self.begin_span(record)
         return record
 
     def _fill(self) -> None:
@@ -249,7 +260,8 @@ class ThreadProcess(Processing):
     def _submit(self, executor: Executor, record: Record) -> None:
         """Handle a record in a worker process."""
         try:
-            future = executor.submit(_call_in_process, self._handle, record.message, record.attempt, record.handler.deadline)
+            context = record.handler
+            future = executor.submit(_call_in_process, self._handle, self.argument(record), context.attempt, context.deadline)
         except BrokenExecutor as error:
             self._crashed(executor, record, error)
         else:
@@ -301,7 +313,9 @@ class ThreadProcess(Processing):
 
     def _call(self, record: Record) -> None:
         CURRENT.set(record.handler)
-        self._handle(record.message)
+        if record.handler.span is not None:
+            spans.enter(record.handler.span)
+        self._handle(self.argument(record))
 
     def _ended(self, record: Record, error: BaseException | None) -> None:
         """Record what a handler did; call it under the lock."""
@@ -311,6 +325,8 @@ class ThreadProcess(Processing):
         deadline = record.handler.times_out_at
         if error is None and deadline is not None and self.clock() > deadline:
             error = TimeoutError(f"the handler took longer than {self.settings.timeout_s:g} s")
+        if record.handler.span is not None:
+            spans.end(record.handler.span, error)
         self.settle(record, error)
         if record.holding.draining and not self.work.busy(record.holding):
             tracking.look_again()
@@ -376,10 +392,10 @@ class ThreadProcess(Processing):
             logger.warning("the last commit failed: %s", error)
 
 
-def _call_in_process(handle: Callable[[Any], object], message: Any, attempt: int, deadline: float | None) -> None:
+def _call_in_process(handle: Callable[[Any], object], argument: Any, attempt: int, deadline: float | None) -> None:
     """Call the handler in a worker process, where nothing can tell it that its result no longer counts."""
     CURRENT.set(Context(attempt, deadline, threading.Event))
-    handle(message)
+    handle(argument)
 
 
 def _copy(executor: Executor, workers: int | None = None) -> ProcessPoolExecutor:

@@ -7,7 +7,12 @@ the application; a driver with threads calls it under one lock.
 * **A lane** is a queue of records that must be handled one after another: those of one key, or of one partition. While a
   handler runs in it, a lane outlives the ownership of its partition. So if the partition comes back, its first record of that
   key waits for this handler. Records without an order share a lane per partition, which may have any number of records in hand.
-* **Lanes take turns.** ``_ready`` has the lanes with a record that may start, and a lane goes to the end after each record.
+* **Lanes take turns.** A queue has the lanes with a record that may start, and a lane goes to its end after each call. Lanes of
+  retry topics have a queue of their own, because retries take at most a part of the slots while others wait.
+* **A call** of a handler has one record, or, if handlers take several, the next few of its lane. Its first record stands for
+  it, and has the others in ``rest``. They start, fail and are handled again together.
+* **Some things wait for a time**: a retry, a lane for more records, a record of a retry topic until it is due. They are in one
+  heap, with the number that they had when they were put there; a changed number says that they no longer wait.
 * **A holding** is one uninterrupted reading of a partition; its number comes from the consumer. A record belongs to the holding
   in which it was delivered, and what a handler does after the end of its holding changes no offset.
 * **Unfinished** is what was delivered and is not finished. An offset that no record was delivered for (a transaction marker, a
@@ -20,17 +25,19 @@ import enum
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from consumer_coord.finished_offsets import Ranges, capacity, encode
 from consumer_coord.offsets import OffsetAndMetadata, before
-from consumer_coord.process.finished_offsets import Ranges, capacity, encode
 from consumer_coord.topic_partition import TopicPartition
 
 #: Bytes that a record takes in memory, beside its key and value.
 _RECORD_BYTES: Final = 500
 #: Part of the memory up to which a partition that was paused must shrink before it is read again.
 _RESUMES_AT: Final = 0.5
+#: Records that come within this time are counted as one arrival, in seconds.
+_SAME_S: Final = 1.0
 
 
 class Order(enum.Enum):
@@ -47,6 +54,7 @@ class State(enum.Enum):
     WAITING = "waiting"  # in its lane
     RUNNING = "running"  # a handler has it
     RETRYING = "retrying"  # its next attempt is not due yet, or has no slot
+    JOINED = "joined"  # it shares the call, or the retry, of an earlier record of its lane
     ENDED = "ended"  # finished, failed for good, or given up with its holding
 
 
@@ -56,13 +64,16 @@ class Record:
     __slots__ = (
         "attempt",
         "due",
+        "earlier",
         "handler",
         "holding",
         "idle_s",
         "lane",
         "message",
+        "not_before",
         "offset",
         "reason",
+        "rest",
         "retries",
         "since",
         "size",
@@ -77,13 +88,18 @@ class Record:
         self.holding: Holding = holding
         self.lane: Lane = lane
         self.state: State = State.WAITING
-        #: The number of the present attempt, from 1 on.
+        #: Later records of the lane that share this one's call.
+        self.rest: Sequence[Record] = ()
+        #: The number of the present attempt, from 1 on; and how many attempts the record had in other topics before.
         self.attempt: int = 0
+        self.earlier: int = 0
+        #: When a record of a retry topic may start; 0 afterwards, and for others.
+        self.not_before: float = 0.0
         #: Why the result of the running handler no longer counts; None while it counts.
         self.reason: str | None = None
         #: Whether the running handler has one of the slots for retries.
         self.retries: bool = False
-        #: The number of the retry that is due later.
+        #: The number in the heap of what waits for a time; 0 if it does not.
         self.due: int = 0
         #: When the first and the present attempt began, and how long the record has waited between attempts, in seconds.
         self.since: float = 0.0
@@ -96,24 +112,32 @@ class Record:
 class Lane:
     """Records that are handled one after another, or, if not ``exclusive``, in turn with other lanes."""
 
-    __slots__ = ("busy", "exclusive", "key", "ready", "waiting")
+    __slots__ = ("busy", "due", "exclusive", "fills_until", "key", "ready", "turns", "waiting")
 
-    def __init__(self, key: Any, *, exclusive: bool) -> None:
+    def __init__(self, key: Any, turns: deque[Lane], *, exclusive: bool) -> None:
         self.key: Any = key
         self.exclusive: bool = exclusive
         self.waiting: deque[Record] = deque()
         #: The record that later ones wait for.
         self.busy: Record | None = None
-        #: Whether the lane waits for its turn.
+        #: The queue in which the lane waits for its turn, and whether it does.
+        self.turns: deque[Lane] = turns
         self.ready: bool = False
+        #: Until when the lane waits for more records; None if it has not been looked at. Its number in the heap meanwhile.
+        self.fills_until: float | None = None
+        self.due: int = 0
 
 
 class Holding:
     """The records of one partition, from the beginning of a reading to its end."""
 
     __slots__ = (
+        "again",
+        "arrivals",
+        "asleep",
         "committed",
         "draining",
+        "due",
         "ended",
         "finished",
         "full",
@@ -125,14 +149,21 @@ class Holding:
         "unfinished",
     )
 
-    def __init__(self, partition: TopicPartition, number: int, position: int) -> None:
+    def __init__(self, partition: TopicPartition, number: int, position: int, *, again: bool) -> None:
         self.partition: TopicPartition = partition
+        #: Whether its records are retries, because it belongs to a retry topic.
+        self.again: bool = again
+        #: Its records that are not due yet, and its number in the heap until the first of them is.
+        self.asleep: deque[Record] = deque()
+        self.due: int = 0
         #: The group's commit, while it is not known which offsets its metadata names.
         self.committed: OffsetAndMetadata | None = None
         #: The serial number of the reading.
         self.number: int = number
         #: The offset after the last delivered record.
         self.position: int = position
+        #: (offset behind the records that came in one second, when the first of them came), for :meth:`age_s`.
+        self.arrivals: deque[tuple[int, float]] = deque()
         #: Offset -> record, in the order of offsets.
         self.unfinished: dict[int, Record] = {}
         #: Offsets that a former owner has finished, at or after :attr:`position`.
@@ -151,6 +182,21 @@ class Holding:
         """Return the lowest unfinished offset, or the offset after everything that is known to be finished."""
         position, finished = self.position, self.finished
         return next(iter(self.unfinished), finished[0][1] if finished and finished[0][0] <= position else position)
+
+    def age_s(self, now: float) -> float:
+        """Return how long ago the lowest unfinished record came, in seconds; 0 if there is none."""
+        first = next(iter(self.unfinished), None)
+        return 0.0 if first is None else now - next((at for end, at in tuple(self.arrivals) if end > first), now)
+
+    def note_arrival(self, end: int, now: float) -> None:
+        """Note that the records before ``end`` came now."""
+        arrivals, start = self.arrivals, self.start()
+        while arrivals and arrivals[0][0] <= start:
+            arrivals.popleft()
+        if arrivals and now - arrivals[-1][1] < _SAME_S:
+            arrivals[-1] = end, arrivals[-1][1]
+        else:
+            arrivals.append((end, now))
 
     def ranges(self) -> Ranges:
         """Return what is finished above the lowest unfinished offset. Offsets without a record count as finished."""
@@ -184,12 +230,15 @@ class Work:
         most_bytes: int,
         metadata_bytes: int,
         retry_share: float,
+        most_together: int = 1,
+        fill_s: float = 0.0,
     ) -> None:
         """Create it without records.
 
         ``most_records`` and ``most_bytes`` bound what is unfinished in memory; each partition has an equal share.
         ``metadata_bytes`` bounds the metadata of a commit. ``retry_share``: the part of the slots that retries may take while
-        other records wait.
+        other records wait. A call of a handler gets up to ``most_together`` records; for these, the first one waits up to
+        ``fill_s`` seconds.
         """
         self.concurrency: int = concurrency
         #: The holding of each partition that is read now.
@@ -210,26 +259,37 @@ class Work:
         self._most_bytes = most_bytes
         self._metadata_bytes = metadata_bytes
         self._most_retries = max(1, int(concurrency * retry_share))
+        self._most_together = most_together
+        self._fill_s = fill_s
         self._lanes: dict[Any, Lane] = {}
+        #: The lanes with a record that may start: of all topics but retry topics, and of these.
         self._ready: deque[Lane] = deque()
-        #: (due, number, record): retries that are not due yet; the number decides between equal times.
-        self._later: list[tuple[float, int, Record]] = []
-        self._due: deque[Record] = deque()
-        self._numbers = itertools.count()
+        self._ready_again: deque[Lane] = deque()
+        #: (due, number, what waits for this time); the number decides between equal times.
+        self._later: list[tuple[float, int, Record | Lane | Holding]] = []
+        #: Retries that are due and have no slot.
+        self._due: dict[Record, None] = {}
+        self._numbers = itertools.count(1)
         self._running_retries = 0
 
     # -- partitions -----------------------------------------------------------------------------------------------------
 
     def begin(
-        self, partition: TopicPartition, number: int, position: int, committed: OffsetAndMetadata | None = None
+        self,
+        partition: TopicPartition,
+        number: int,
+        position: int,
+        committed: OffsetAndMetadata | None = None,
+        *,
+        again: bool = False,
     ) -> Holding:
-        """Begin a holding at ``position``, after the end of the former one.
+        """Begin a holding at ``position``, after the end of the former one; ``again``: of a retry topic.
 
         ``committed``: the group's commit, if its metadata may name finished offsets. Then nothing starts, and nothing else is
         committed, before :meth:`know_finished`.
         """
         assert partition not in self.holdings
-        holding = self.holdings[partition] = Holding(partition, number, position)
+        holding = self.holdings[partition] = Holding(partition, number, position, again=again)
         if committed is not None:
             holding.committed, holding.pending = committed, []
         return holding
@@ -256,6 +316,7 @@ class Work:
         if holding is None:
             return ()
         holding.ended, holding.pending = True, None
+        self._wake_all(holding)
         records = list(holding.unfinished.values())
         for record in records:
             if record.state is not State.RUNNING:
@@ -268,18 +329,35 @@ class Work:
         """Remove a record that no handler has."""
         lane = record.lane
         lane.waiting.clear()  # All waiting records of a lane belong to the present holding.
+        lane.due, lane.fills_until = 0, None
         if lane.busy is record:
             lane.busy = None
-        record.state = State.ENDED
+        record.state, record.due = State.ENDED, 0
+        self._due.pop(record, None)
         self._forget(lane)
+
+    @staticmethod
+    def _wake_all(holding: Holding) -> None:
+        holding.asleep.clear()
+        holding.due = 0
 
     def drain(self, holding: Holding) -> None:
         """Start no further records of a partition that the group revokes; what runs may finish."""
         holding.draining = True
+        self._wake_all(holding)
         for record in holding.unfinished.values():
             if record.state in (State.WAITING, State.RETRYING):
                 self._drop(record)
+                self._part(record)
                 record.state = State.WAITING
+
+    @staticmethod
+    def _part(record: Record) -> Sequence[Record]:
+        """Let the records that share a call be records by themselves again, and return them."""
+        rest, record.rest = record.rest, ()
+        for one in rest:
+            one.state = State.WAITING
+        return rest
 
     def resume(self, holding: Holding) -> None:
         """Let the records of a partition start again, because the group did not take it after all."""
@@ -302,11 +380,20 @@ class Work:
 
     # -- records --------------------------------------------------------------------------------------------------------
 
-    def deliver(self, holding: Holding, messages: Iterable[Any]) -> None:
-        """Add records of one partition, in the order of their offsets."""
-        partition, unfinished, size = holding.partition, holding.unfinished, 0
+    def deliver(
+        self,
+        holding: Holding,
+        messages: Iterable[Any],
+        now: float = 0.0,
+        due: Callable[[Any], tuple[float, int]] | None = None,
+    ) -> None:
+        """Add records of one partition, in the order of their offsets, at the time ``now`` in seconds.
+
+        ``due`` returns when a message of a retry topic may be handled, and how many attempts it has had.
+        """
+        unfinished, size = holding.unfinished, 0
         by_key, pending, starts = self._order is Order.KEY, holding.pending, not holding.draining
-        lane = None if by_key else self._lane(partition, None, exclusive=self._order is Order.PARTITION)
+        lane = None if by_key else self._lane(holding, None, exclusive=self._order is Order.PARTITION)
         offset = holding.position - 1
         for message in messages:
             offset = message.offset()
@@ -314,19 +401,24 @@ class Work:
                 continue
             if by_key:
                 key = message.key()
-                lane = self._lane(partition, key, exclusive=key is not None)
+                lane = self._lane(holding, key, exclusive=key is not None)
             assert lane is not None
             record = Record(message, offset, _RECORD_BYTES + len(message), holding, lane)
             size += record.size
             unfinished[offset] = record
+            if due is not None:
+                record.not_before, record.earlier = due(message)
             if pending is not None:
                 pending.append(record)
+            elif record.not_before:
+                self._queue(record)
             elif starts:
                 lane.waiting.append(record)
-                if not lane.ready and lane.busy is None:
-                    lane.ready = True
-                    self._ready.append(lane)
+                if not lane.ready and lane.busy is None and (not lane.due or len(lane.waiting) >= self._most_together):
+                    lane.ready, lane.due = True, 0
+                    lane.turns.append(lane)
         holding.size += size
+        holding.note_arrival(offset + 1, now)
         self._pass(holding, offset + 1)
 
     def _pass(self, holding: Holding, position: int) -> None:
@@ -347,21 +439,25 @@ class Work:
             return True
         return False
 
-    def _lane(self, partition: TopicPartition, key: Any, *, exclusive: bool) -> Lane:
-        name = (partition, key)
+    def _lane(self, holding: Holding, key: Any, *, exclusive: bool) -> Lane:
+        name = (holding.partition, key)
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(name, exclusive=exclusive)
+            lane = self._lanes[name] = Lane(name, self._ready_again if holding.again else self._ready, exclusive=exclusive)
         return lane
 
     def _queue(self, record: Record, *, first: bool = False) -> None:
         # While its records were outside it, a lane may have been forgotten, and a new one may have its key.
         lane = record.lane = self._lanes.setdefault(record.lane.key, record.lane)
         record.state = State.WAITING
-        if record.holding.draining:
-            self._turn(lane)
-            return
-        if first:
+        holding = record.holding
+        if holding.draining:
+            pass
+        elif record.not_before:
+            if not holding.asleep:
+                self._wait(record.not_before, holding)
+            holding.asleep.append(record)
+        elif first:
             lane.waiting.appendleft(record)
         else:
             lane.waiting.append(record)
@@ -369,9 +465,9 @@ class Work:
 
     def _turn(self, lane: Lane) -> None:
         """Let a lane wait for its turn if it has a record that may start; forget an empty lane."""
-        if lane.busy is None and lane.waiting and not lane.ready:
-            lane.ready = True
-            self._ready.append(lane)
+        if lane.busy is None and not lane.ready and lane.waiting and (not lane.due or len(lane.waiting) >= self._most_together):
+            lane.ready, lane.due = True, 0
+            lane.turns.append(lane)
         self._forget(lane)
 
     def _forget(self, lane: Lane) -> None:
@@ -382,41 +478,84 @@ class Work:
         """Return a record whose handler must start now, at the time ``now`` in seconds; None if none may start."""
         if self.suspended or self.stopping or len(self.running) >= self.concurrency:
             return None
-        if (self._later or self._due) and (record := self._next_retry(now)) is not None:
+        while self._later and self._later[0][0] <= now:
+            _, number, waiter = heapq.heappop(self._later)
+            if waiter.due == number:
+                waiter.due = 0
+                self._wake(waiter, now)
+        if (self._due or self._ready_again) and (record := self._next_retry(now)) is not None:
             return record
-        ready = self._ready
-        while ready:
-            lane = ready.popleft()
+        return self._take_turn(self._ready, now)
+
+    def _wait(self, due: float, waiter: Record | Lane | Holding) -> None:
+        waiter.due = next(self._numbers)
+        heapq.heappush(self._later, (due, waiter.due, waiter))
+
+    def _wake(self, waiter: Record | Lane | Holding, now: float) -> None:
+        """Go on with something whose time has come."""
+        if isinstance(waiter, Record):
+            self._due[waiter] = None
+        elif isinstance(waiter, Lane):
+            self._turn(waiter)
+        else:
+            asleep = waiter.asleep
+            while asleep and asleep[0].not_before <= now:
+                record = asleep.popleft()
+                record.not_before = 0.0
+                self._queue(record)
+            if asleep:
+                self._wait(asleep[0].not_before, waiter)
+
+    def _take_turn(self, turns: deque[Lane], now: float) -> Record | None:
+        """Start the records of the lane whose turn it is."""
+        while turns:
+            lane = turns.popleft()
+            lane.ready = False
             if not lane.waiting:
                 # Its records were dropped while it waited for its turn.
-                lane.ready = False
                 self._forget(lane)
                 continue
+            if self._most_together > 1 and self._fills(lane, now):
+                continue
             record = lane.waiting.popleft()
+            if self._most_together > 1:
+                lane.fills_until = None
+                record.rest = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), self._most_together - 1))]
+                for one in record.rest:
+                    one.state = State.JOINED
             if lane.exclusive:
                 lane.busy = record
-                lane.ready = False
             elif lane.waiting:
-                ready.append(lane)
-            else:
-                lane.ready = False
+                lane.ready = True
+                turns.append(lane)
             self._start(record, now)
             return record
         return None
 
+    def _fills(self, lane: Lane, now: float) -> bool:
+        """Return whether a lane waits for more records."""
+        if len(lane.waiting) >= self._most_together:
+            return False
+        if lane.fills_until is None:
+            lane.fills_until = now + self._fill_s
+        if lane.fills_until <= now:
+            return False
+        self._wait(lane.fills_until, lane)
+        return True
+
     def _next_retry(self, now: float) -> Record | None:
-        while self._later and self._later[0][0] <= now:
-            first = heapq.heappop(self._later)
-            if _is_due(*first):
-                self._due.append(first[2])
-        while self._due and self._due[0].state is not State.RETRYING:
-            self._due.popleft()
-        if not self._due or (self._running_retries >= self._most_retries and any(lane.waiting for lane in self._ready)):
+        if self._running_retries >= self._most_retries and any(lane.waiting for lane in self._ready):
             return None
-        record = self._due.popleft()
+        if self._due:
+            record = next(iter(self._due))
+            del self._due[record]
+            self._start(record, now)
+        elif (found := self._take_turn(self._ready_again, now)) is not None:
+            record = found
+        else:
+            return None
         record.retries = True
         self._running_retries += 1
-        self._start(record, now)
         return record
 
     def _start(self, record: Record, now: float) -> None:
@@ -427,14 +566,14 @@ class Work:
         record.attempt += 1
         self.running.add(record)
 
-    def retry_due(self) -> float | None:
-        """Return the time of the next retry, in seconds; None if none waits for its time."""
-        while self._later and not _is_due(*self._later[0]):
+    def next_due(self) -> float | None:
+        """Return when to call :meth:`next` although nothing else has happened, in seconds; None for never."""
+        while self._later and self._later[0][2].due != self._later[0][1]:
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
 
     def _stop_running(self, record: Record) -> bool:
-        """Free the slot of a record; return whether the result of its handler counts."""
+        """Free the slot of a call; return whether the result of its handler counts."""
         self.running.discard(record)
         if record.retries:
             record.retries = False
@@ -451,44 +590,52 @@ class Work:
             # The lease ended in the meantime, and this member has the partition still: handle the record again, before others.
             record.reason = None
             record.attempt, record.idle_s = 0, 0.0
-            self._queue(record, first=True)
+            for one in (*reversed(self._part(record)), record):
+                self._queue(one, first=True)
         return False
 
     def finish(self, record: Record) -> bool:
-        """Record that a handler has finished its record; return False if the result no longer counts."""
+        """Record that a handler has finished its records; return False if the result no longer counts."""
         if not self._stop_running(record):
             return False
-        self.handled += 1
-        self._remove(record)
+        self.handled += self._remove_all(record)
         return True
 
     def skip(self, record: Record) -> bool:
-        """Record that a failed record counts as finished; return False if the result no longer counts."""
+        """Record that records whose handler failed count as finished; return False if the result no longer counts."""
         if not self._stop_running(record):
             return False
-        self.failed += 1
-        self._remove(record)
+        self.failed += self._remove_all(record)
         return True
 
     def retry(self, record: Record, due: float) -> bool:
-        """Handle a record again at the time ``due``; until then it has no slot, and its lane waits."""
+        """Handle the records of a call again at the time ``due``; until then they have no slot, and their lane waits."""
         if not self._stop_running(record):
             return False
-        self.retried += 1
+        self.retried += 1 + len(record.rest)
         if record.holding.draining:
+            self._part(record)
             record.state = State.WAITING
             return True
-        record.state, record.due = State.RETRYING, next(self._numbers)
-        heapq.heappush(self._later, (due, record.due, record))
+        record.state = State.RETRYING
+        self._wait(due, record)
         return True
 
     def fail(self, record: Record) -> bool:
-        """Record that a record has failed for good: it stays unfinished, and its lane never goes on."""
+        """Record that a call has failed for good: its records stay unfinished, and its lane never goes on."""
         if not self._stop_running(record):
             return False
         record.state = State.ENDED
-        self.failed += 1
+        self.failed += 1 + len(record.rest)
         return True
+
+    def _remove_all(self, record: Record) -> int:
+        """Remove the records of a call, and return their number."""
+        rest = record.rest
+        for one in rest:
+            self._remove(one)
+        self._remove(record)
+        return 1 + len(rest)
 
     def _remove(self, record: Record) -> None:
         record.state = State.ENDED
@@ -512,8 +659,15 @@ class Work:
             part = _RESUMES_AT if holding.full else 1.0
             too_many = len(holding.unfinished) >= records * part or holding.size >= size * part
             holding.full = too_many or self._metadata_is_full(holding, part)
-            closed |= holding.full
-        return frozenset(one for one, holding in self.holdings.items() if not holding.full) if closed else None
+            closed |= holding.full or bool(holding.asleep)
+        if not closed:
+            return None
+        return frozenset(one for one, holding in self.holdings.items() if not holding.full and not holding.asleep)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a partition waits for room, by the last :meth:`room`; one whose records are not due yet does not."""
+        return any(holding.full for holding in self.holdings.values())
 
     def _metadata_is_full(self, holding: Holding, part: float) -> bool:
         """Return whether the finished offsets might, in the worst case, soon not fit into the metadata of a commit.
@@ -553,15 +707,37 @@ class Work:
         """Return whether a handler runs whose result would still count."""
         return any(record.holding is holding and record.reason is None for record in self.running)
 
+    def figures(self, now: float) -> Mapping[str, float]:
+        """Return :data:`~consumer_coord.process.figures.FIGURES`, but for the letters; nearly right in another thread, too."""
+        holdings = tuple(self.holdings.values())
+        running = sum(1 + len(record.rest) for record in tuple(self.running) if not record.holding.ended)
+        tried = [waiter for _, number, waiter in tuple(self._later) if isinstance(waiter, Record) and waiter.due == number]
+        retrying = sum(1 + len(record.rest) for record in (*tried, *tuple(self._due)))
+        retrying += sum(len(holding.asleep) for holding in holdings)
+        unfinished = sum(len(holding.unfinished) for holding in holdings)
+        return {
+            "process-running": len(self.running),
+            "process-waiting": max(0, unfinished - running - retrying),
+            "process-retrying": retrying,
+            "process-unfinished-seconds": max((holding.age_s(now) for holding in holdings), default=0.0),
+            "process-handled-total": self.handled,
+            "process-failed-total": self.failed,
+            "process-retried-total": self.retried,
+        }
+
+    def stuck(self, now: float, limit_s: float) -> Record | None:
+        """Return the record that commits or a slot have waited for longest, if that is ``limit_s`` seconds or more."""
+        found = [record for record in self.running if now - record.started >= limit_s]
+        for holding in self.holdings.values():
+            first = next(iter(holding.unfinished.values()), None)
+            if first is not None and first.state is State.RETRYING and now - first.since >= limit_s:
+                found.append(first)
+        return min(found, key=lambda record: (record.since, record.offset), default=None)
+
     @property
     def lanes(self) -> int:
         """The number of lanes in memory."""
         return len(self._lanes)
-
-
-def _is_due(due: float, number: int, record: Record) -> bool:
-    """Return whether a retry is still wanted."""
-    return record.state is State.RETRYING and record.due == number
 
 
 def _disregarded(records: Iterable[Record], reason: str) -> Sequence[Record]:

@@ -38,24 +38,24 @@ _TAIL = 60
 _SEEDS = 100
 _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9
-_FAULT_SECONDS = 55
+_FAULT_MS = 55_000
 
 #: The flags that change which scenario a seed draws.
-_DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_seconds"}
+_DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_ms"}
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
     "seed": {"keep", "no_shrink", *_DRAWN},
-    "seeds": {"first_seed", "keep", "no_shrink", *_DRAWN, "time_limit", "jobs"},
+    "seeds": {"first_seed", "keep", "no_shrink", *_DRAWN, "time_limit_ms", "jobs"},
 }
 #: Flag -> its smallest value. Faults begin after three seconds.
 _LEAST = {
     **dict.fromkeys(("seeds", "fault_members", "jobs", "members", "members_per_process", "racks"), 1),
     **dict.fromkeys(("session_timeout_ms", "heartbeat_interval_ms", "poll_every_ms"), 1),
     **dict.fromkeys(("callback_ms", "restart_ms"), 0),
-    "fault_seconds": 4,
+    "fault_ms": 4_000,
 }
 
 
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=int, metavar="S", help="run the simulation of one seed and print each event")
     what.add_argument("--replay", type=Path, metavar="FILE", help="repeat the simulation run that --keep wrote")
     what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure to FILE")
-    what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no further simulation runs after this time")
+    what.add_argument("--time-limit-ms", type=float, metavar="MS", help="start no further simulation runs after this time")
     what.add_argument("--fault-members", type=int, metavar="N", help="members of each run (default: drawn from the seed)")
     what.add_argument(
         "--fault-protocol",
@@ -81,10 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what members read: messages (the default), columns with the package's own Fetch, or drawn from the seed (any)",
     )
     what.add_argument(
-        "--fault-seconds",
+        "--fault-ms",
         type=int,
-        metavar="S",
-        help=f"virtual seconds with faults, before the network heals (default: {_FAULT_SECONDS})",
+        metavar="MS",
+        help=f"virtual milliseconds with faults, before the network heals (default: {_FAULT_MS})",
     )
     what.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     what.add_argument("--no-shrink", action="store_true", help="print a failure without shrinking it")
@@ -203,7 +203,7 @@ class Drawing:
     members: int | None = None
     protocol: str = "classic"
     reads: str = "messages"
-    seconds: int = _FAULT_SECONDS
+    ms: int = _FAULT_MS
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
@@ -212,7 +212,7 @@ class Drawing:
 
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of one seed."""
-        scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.seconds * 1000)
+        scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_protocol(scenario, self.protocol)
         return with_reads(with_more_commits(scenario) if self.reads == "any" else scenario, self.reads)
 
@@ -239,7 +239,7 @@ def _many(args: argparse.Namespace) -> int:
     jobs = args.jobs if "jobs" in args else os.cpu_count() or 1
     print(f"running {count} simulations from seed {first} in {jobs} processes", flush=True)
     began = time.monotonic()
-    ends = began + args.time_limit if "time_limit" in args else math.inf
+    ends = began + args.time_limit_ms / 1000 if "time_limit_ms" in args else math.inf
     done: list[Figures] = []
     for figures in _batches(_tasks(first, count, ends), jobs, Drawing.of(args)):
         done += figures

@@ -110,6 +110,8 @@ def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, 
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
         "metadata.max.age.ms": 10_000,
+        # No rule is about the metrics that brokers ask for.
+        "enable.metrics.push": False,
     }
     if spec.protocol == "classic":
         # In the consumer protocol, the brokers' settings apply.

@@ -10,8 +10,8 @@ from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.leaders.list_offsets import LATEST, list_available, list_offsets
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.topic_ids import TopicIds, topic_ids
 from consumer_coord.retry import Deadline
-from consumer_coord.spark.topic_check import TopicIds, topic_ids
 from consumer_coord.topic_partition import TopicPartition
 
 #: Time limit of one look-up, and of a wait for a commit, in milliseconds.

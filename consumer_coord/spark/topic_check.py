@@ -8,55 +8,26 @@ doubtful.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from consumer_coord.environment import now
-from consumer_coord.group.error_steps import fatal
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import NO_TOPIC_ID, is_other
+from consumer_coord.net.metadata import is_other
+from consumer_coord.net.topic_ids import TopicIds, topic_ids
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.ledger import Key, Ledger, State, absent
 from consumer_coord.spark.view import View, view_of
 from consumer_coord.topic_partition import grouped
-from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
 
 logger: Final = get_logger(__name__)
-
-#: Topic -> topic id. Topics that the cluster does not have are missing.
-TopicIds: TypeAlias = Mapping[str, uuid.UUID]
 
 #: Minimum time between two requests for metadata, in seconds.
 AGAIN_S = 0.2
 #: Time after which a broker that lags behind knows of a deletion, in seconds. A partition that was revoked may have been
 #: revoked because its topic was deleted, so a topic counts as present only after this time.
 SETTLED_S = 1.0
-
-
-async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
-    """Return the current ids of these topics.
-
-    The id is :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` if the broker is older than 2.8, or reports an error that may
-    pass. Topics that do not exist are missing. Raise ``AuthorizationError`` if the principal may not describe a topic.
-    """
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
-    )
-    response = await cluster.request_any(request, Deadline.after(timeout_ms))
-    found: dict[str, uuid.UUID] = {}
-    for topic in response.topics:
-        code = topic.error_code
-        if code == codes.NONE:
-            found[topic.name] = topic.topic_id
-        elif code == codes.TOPIC_AUTHORIZATION_FAILED:
-            raise fatal(code, group_id="", request=f"Metadata of topic {topic.name!r}")
-        elif code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            logger.info("the id of topic %s is not known: %s", topic.name, codes.error_name(code))
-            found[topic.name] = NO_TOPIC_ID
-    return found
 
 
 class TopicCheck:

@@ -6,17 +6,16 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import signal
-import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from consumer_coord.admin.commands import ExitCode, warn
+from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.lag_flags import add_lag_flags, lag_policy
+from consumer_coord.admin.listening import parse_listen, serve, until_stopped
 from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
@@ -29,6 +28,8 @@ from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta, Recorder, read_recording
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from consumer_coord.watch.server import Hub
 
 DEFAULT_LISTEN = "127.0.0.1:8098"
@@ -43,19 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--replay", type=Path, metavar="FILE", help="file that --record wrote")
     add_client_flags(parser)
     add_lag_flags(parser)
-    parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two snapshots (1)")
+    parser.add_argument("--interval-ms", type=positive, default=1_000, metavar="MS", help="between two snapshots (1000)")
     page = parser.add_argument_group("the page")
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address of the page (%(default)s)")
     page.add_argument("--no-page", action="store_true", help="do not serve the page; only write files")
-    page.add_argument("--history", type=positive, default=60.0, metavar="MIN", help="minutes of history on the page (60)")
+    page.add_argument("--history-ms", type=positive, default=3_600_000, metavar="MS", help="history on the page (an hour)")
     kept = parser.add_argument_group("output files")
     kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
     kept.add_argument("--html", type=Path, metavar="FILE", help="at the end, write one self-contained page")
-    kept.add_argument("--duration", type=positive, metavar="S", help="seconds after which the command ends")
+    kept.add_argument("--duration-ms", type=positive, metavar="MS", help="milliseconds after which the command ends")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until Ctrl-C, SIGTERM or ``--duration``; return an :class:`~consumer_coord.admin.commands.ExitCode`."""
+    """Run until Ctrl-C, SIGTERM or ``--duration-ms``; return an :class:`~consumer_coord.admin.commands.ExitCode`."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     check(arguments)
     if arguments.replay is not None:
@@ -77,16 +78,6 @@ def check(arguments: argparse.Namespace) -> None:
         _server_module()
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Parse ``127.0.0.1:8098``, ``[::1]:0``, ``:8098`` into host and port; raise :class:`ConfigurationError`."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise ConfigurationError(f"--listen {text!r} is not HOST:PORT, such as {DEFAULT_LISTEN}")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return host or "127.0.0.1", int(port)
-
-
 def _server_module() -> Any:
     try:
         from consumer_coord.watch import server
@@ -106,13 +97,13 @@ async def _replay(arguments: argparse.Namespace) -> ExitCode:
     history = History(keep_s=float("inf"), most_bytes=1 << 40)
     for message in recording.messages:
         history.add(message)
-    with _until_stopped(arguments.duration) as stop:
+    with until_stopped(arguments.duration_ms) as stop:
         await _serve(arguments, _server_module().Hub(recording.meta, history, live=False), stop)
     return ExitCode.DONE
 
 
 async def _watch(arguments: argparse.Namespace) -> ExitCode:
-    keep_s = arguments.history * 60
+    keep_s = arguments.history_ms / 1000
     meta = Meta(title=arguments.bootstrap_server, keep_s=keep_s)
     cluster = cluster_client(parse(client_settings(arguments), needs_group=False).client)
     history = History(keep_s)
@@ -120,9 +111,9 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
         stack.callback(_write_html, arguments.html, meta, history)
         recorder = None if arguments.record is None else stack.enter_context(Recorder(arguments.record, meta))
         hub: Hub | None = None if arguments.no_page else _server_module().Hub(meta, history)
-        stop = stack.enter_context(_until_stopped(arguments.duration))
+        stop = stack.enter_context(until_stopped(arguments.duration_ms))
         collector = Collector(
-            cluster, arguments.groups, _policy(arguments), interval_s=arguments.interval, timeout_ms=arguments.timeout
+            cluster, arguments.groups, _policy(arguments), interval_s=arguments.interval_ms / 1000, timeout_ms=arguments.timeout
         )
 
         def publish(message: Message) -> None:
@@ -171,39 +162,11 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Message]) -> Me
 
 
 async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -> None:
-    server = _server_module()
-    host, port = parse_listen(arguments.listen)
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(f"--listen {arguments.listen}: {error.strerror}") from None
-    with listening:
-        loopback = server.is_loopback(host)
-        if not loopback:
-            warn(
-                f"Warning: other machines may reach {host}, and the page has no password. The page shows the names of"
-                " groups, topics, members and hosts"
-            )
-        shown = f"[{host}]" if ":" in host else host
-        print(f"http://{shown}:{listening.getsockname()[1]}/", flush=True)
-        await server.PageServer(hub, loopback=loopback).run_until(stop, listening)
+    def app(loopback: bool) -> ASGIApp:
+        return _server_module().application(hub, loopback=loopback)  # type: ignore[no-any-return]
 
-
-@contextlib.contextmanager
-def _until_stopped(duration_s: float | None) -> Iterator[asyncio.Event]:
-    """Yield an event that is set by SIGINT, by SIGTERM, or at the end of the duration."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    timer = None if duration_s is None else loop.call_later(duration_s, stop.set)
-    try:
-        yield stop
-    finally:
-        if timer is not None:
-            timer.cancel()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    shows = "the page has no password, and shows the names of groups, topics, members and hosts"
+    await serve(arguments.listen, app, stop, shows=shows, ending=hub.close)
 
 
 def _write_html(path: Path | None, meta: Meta, history: History) -> None:

@@ -6,20 +6,16 @@ The module needs the extra ``web`` (starlette and uvicorn), and is imported only
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import json
-import socket
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn import Config, Server
+from starlette.types import ASGIApp
 
+from consumer_coord.admin.http_server import HEADERS, own_hosts_only
 from consumer_coord.watch.history import History
 from consumer_coord.watch.page import PARTS, part
 from consumer_coord.watch.recording import Meta
@@ -32,13 +28,11 @@ _SILENCE_S = 15.0
 _MOST_PAGES = 64
 
 _HEADERS = {
-    "Cache-Control": "no-store",
+    **HEADERS,
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
 }
 
 
@@ -119,70 +113,4 @@ def application(hub: Hub, *, loopback: bool) -> ASGIApp:
         return StreamingResponse(hub.stream(), media_type="text/event-stream", headers={**_HEADERS, "X-Accel-Buffering": "no"})
 
     app = Starlette(routes=[Route("/", page), Route("/static/{name}", static), Route("/events", events)])
-    return _OwnHostsOnly(app) if loopback else app
-
-
-class _OwnHostsOnly:
-    """Middleware that refuses other host names, so that no site can read the page by DNS rebinding."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            if not is_loopback(host_of(host)):
-                await PlainTextResponse("open the page as localhost", 421, headers=_HEADERS)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def host_of(address: str) -> str:
-    """Return the host of an address: ``[::1]:80`` -> ``::1``, ``localhost:80`` -> ``localhost``."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.rpartition(":")[0] if ":" in address else address
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine; no name except ``localhost`` is trusted."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class PageServer(Server):
-    """uvicorn's server, which runs in the command's loop; the command handles the signals."""
-
-    def __init__(self, hub: Hub, *, loopback: bool) -> None:
-        config: dict[str, Any] = {
-            "http": "h11",
-            "ws": "none",
-            "lifespan": "off",
-            "log_config": None,
-            "access_log": False,
-            "server_header": False,
-            "timeout_graceful_shutdown": 2,
-        }
-        super().__init__(Config(application(hub, loopback=loopback), **config))
-        self._hub = hub
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signal handlers unchanged."""
-        yield
-
-    async def run_until(self, stop: asyncio.Event, listening: socket.socket) -> None:
-        """Serve until ``stop`` is set, then end the streams and close."""
-        serving = asyncio.ensure_future(self.serve([listening]))
-        waiting = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            self._hub.close()
-            self.should_exit = True
-            await serving
+    return own_hosts_only(app) if loopback else app

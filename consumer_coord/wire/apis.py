@@ -46,6 +46,8 @@ _TABLES = {
     66: ("transactions", "ListTransactions"),
     68: ("group", "ConsumerGroupHeartbeat"),
     69: ("consumer_group", "ConsumerGroupDescribe"),
+    71: ("telemetry", "GetTelemetrySubscriptions"),
+    72: ("telemetry", "PushTelemetry"),
     77: ("share_group", "ShareGroupDescribe"),
     89: ("streams_group", "StreamsGroupDescribe"),
     90: ("share_group", "DescribeShareGroupOffsets"),

@@ -155,8 +155,8 @@ def test_operators_need_neither_broker_nor_simulation_nor_rich() -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "-1"])
-def test_top_without_a_query_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_lag_without_a_query_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["top", "g", "--count", number, *NO_BROKER])
+        main(["lag", "g", "--count", number, *NO_BROKER])
     assert ended.value.code == ExitCode.USAGE
     assert f"argument --count: {number} is not greater than 0" in capsys.readouterr().err

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from consumer_coord.admin.commands import ExitCode, lag_command, reset_command
+from consumer_coord.admin.commands import ExitCode, reset_command
+from consumer_coord.admin.lag import lag_command
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import build_parser, main
 from consumer_coord.retry import Deadline
@@ -174,7 +175,7 @@ def test_resetting_all_topics_of_a_group_that_does_not_exist(arguments: list[str
 
 
 @pytest.mark.parametrize(
-    "command", [["describe"], ["lag"], ["delete"], ["top", "--count", "1"], ["reset", "--to-latest", "--all-topics"]]
+    "command", [["describe"], ["lag"], ["delete"], ["lag", "--count", "1"], ["reset", "--to-latest", "--all-topics"]]
 )
 def test_the_error_of_a_misspelled_group_suggests_the_right_name(
     command: list[str], capsys: pytest.CaptureFixture[str]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import consumer_coord
+from consumer_coord.admin.lag import COLUMNS, Row, Sample, _Live
 from consumer_coord.admin.reset import export_plan, parse_plan
-from consumer_coord.admin.top import COLUMNS, Row, Sample, _Live
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import main
 from consumer_coord.errors import BrokerError
@@ -132,8 +132,8 @@ def evil_kafka() -> Iterator[str]:
         ["describe", f"no such {EVIL}"],
         ["lag", "--all-groups"],
         ["lag", "--all-groups", "--json"],
-        ["top", "--all-groups", "--count", "1"],
-        ["top", "--all-groups", "--count", "1", "--json"],
+        ["lag", "--all-groups", "--count", "1"],
+        ["lag", "--all-groups", "--count", "1", "--json"],
         ["reset", EVIL, "--to-earliest", "--topic", "t"],
         ["reset", f"new {EVIL}", "--to-earliest", "--topic", "t"],
         ["reset", f"new {EVIL}", "--to-earliest", "--topic", "t", "--export"],

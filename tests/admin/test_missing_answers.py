@@ -16,11 +16,10 @@ from consumer_coord.admin.commands import (
     delete_command,
     delete_offsets_command,
     describe_command,
-    lag_command,
     list_command,
     reset_command,
 )
-from consumer_coord.admin.top import top_command
+from consumer_coord.admin.lag import lag_command
 from consumer_coord.cli import build_parser
 from consumer_coord.errors import CoordinatorError, IncompleteResponseError, RetriableError
 from consumer_coord.retry import Deadline
@@ -82,7 +81,7 @@ ill = pytest.mark.parametrize("kind", ILL)
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(
     ("command", "name", "extra"),
-    [(describe_command, "describe", ()), (lag_command, "lag", ()), (top_command, "top", ("--count", "1"))],
+    [(describe_command, "describe", ()), (lag_command, "lag", ()), (lag_command, "lag", ("--count", "1"))],
 )
 @in_virtual_time
 async def test_one_ill_leader_costs_its_partitions_only(
@@ -97,7 +96,7 @@ async def test_one_ill_leader_costs_its_partitions_only(
     assert "t-1" in err, "the partition is named with the reason"
     if not as_json:
         assert ("unknown" in out) if name == "describe" else (">=95" in out)
-    elif name == "top":
+    elif extra:
         assert [(row["lag"], row["unknown"]) for row in map(json.loads, out.splitlines())] == [(95, 1)]
     else:
         (group,) = json.loads(out)["groups"]
@@ -144,7 +143,7 @@ async def test_one_ill_coordinator_costs_its_groups_in_the_list_only(
 @pytest.mark.parametrize("kind", [DescribeGroupsRequest, OffsetFetchRequest])
 @pytest.mark.parametrize(
     ("command", "name", "extra"),
-    [(describe_command, "describe", ()), (lag_command, "lag", ()), (top_command, "top", ("--count", "1"))],
+    [(describe_command, "describe", ()), (lag_command, "lag", ()), (lag_command, "lag", ("--count", "1"))],
 )
 @in_virtual_time
 async def test_a_group_whose_coordinator_loads_hides_no_other_group(
@@ -168,7 +167,7 @@ async def test_a_group_whose_coordinator_loads_hides_no_other_group(
     if name != "describe":
         assert [line.split()[0] for line in out.splitlines() if "unknown" in line] == ["b"]
     # Without any answer, the command has used its time.
-    with pytest.raises(RetriableError) if name == "top" else nullcontext():
+    with pytest.raises(RetriableError) if extra else nullcontext():
         assert await run(brokers, command, name, "b", *extra) is ExitCode.TIMED_OUT
 
 
@@ -177,7 +176,7 @@ async def test_a_group_whose_coordinator_loads_hides_no_other_group(
     [
         (describe_command, "describe", (), ExitCode.NOT_FOUND),
         (lag_command, "lag", (), ExitCode.NOT_FOUND),
-        (top_command, "top", ("--count", "1"), ExitCode.DONE),
+        (lag_command, "lag", ("--count", "1"), ExitCode.DONE),
     ],
 )
 @in_virtual_time
@@ -206,7 +205,7 @@ async def test_a_topic_deleted_between_two_look_ups_is_shown_as_deleted(
     brokers.always(ListOffsetsRequest, delete)
     assert await run(brokers, command, name, "g", *extra) is code
     out, err = capsys.readouterr()
-    assert [line.split()[1 if name != "top" else 3] for line in out.splitlines() if "deleted" in line] == ["gone"]
+    assert [line.split()[3 if extra else 1] for line in out.splitlines() if "deleted" in line] == ["gone"]
     assert "95" in out
     assert "gone-0 does not exist" in err
 

@@ -27,7 +27,7 @@ def at(kafka: EmbeddedKafka) -> list[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["describe", "g"], ["lag", "g"], ["top", "g", "--count", "1"], ["reset", "g", "--to-latest", "--all-topics"]],
+    [["describe", "g"], ["lag", "g"], ["lag", "g", "--count", "1"], ["reset", "g", "--to-latest", "--all-topics"]],
     ids=lambda arguments: arguments[0],
 )
 def test_a_broker_that_lists_consumer_group_describe_and_refuses_it(

@@ -9,8 +9,9 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.admin.commands import ExitCode, lag_command, reset_command
+from consumer_coord.admin.commands import ExitCode, reset_command
 from consumer_coord.admin.groups import CONSUMER, STREAMS, GroupDescription, MemberDescription
+from consumer_coord.admin.lag import lag_command
 from consumer_coord.cli import build_parser
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline

@@ -82,6 +82,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from consumer_coord.wire.messages.telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from consumer_coord.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -231,6 +232,8 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         topic_partitions=(),
     ),
     69: lambda version: ConsumerGroupDescribeRequest(group_ids=("modern",)),
+    71: lambda version: GetTelemetrySubscriptionsRequest(),
+    72: lambda version: PushTelemetryRequest(),
 }
 #: API key -> (lowest, highest version) that the handlers were read through for.
 HANDLED: Mapping[int, tuple[int, int]] = {
@@ -267,12 +270,16 @@ HANDLED: Mapping[int, tuple[int, int]] = {
     66: (0, 2),
     68: (0, 1),
     69: (0, 1),
+    71: (0, 0),
+    72: (0, 0),
 }
 CASES = [(key, version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)]
 
 
 async def _cluster() -> BrokerCluster:
-    config = BrokerConfig.from_mapping({"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0})
+    config = BrokerConfig.from_mapping(
+        {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0, "client.metrics.enable": True}
+    )
     cluster = BrokerCluster(config, {"orders": 2}, random=Random(1), wall_clock_ms=lambda: 1_000)
     cluster.start_all()
     return cluster
@@ -306,6 +313,18 @@ def test_only_versions_that_handlers_were_written_for_are_advertised() -> None:
 
     virtual.run(main())
     assert all(APIS[key].min_version <= low <= high <= APIS[key].max_version for key, (low, high) in HANDLED.items())
+
+
+def test_requests_with_metrics_are_advertised_only_if_there_is_a_receiver() -> None:
+    async def main() -> None:
+        cluster = BrokerCluster(BrokerConfig(), {}, random=Random(1), wall_clock_ms=lambda: 1_000)
+        cluster.start_all()
+        response = await _ask(cluster, 18, 3)
+        assert isinstance(response, ApiVersionsResponse)
+        assert {one.api_key for one in response.api_keys} == set(HANDLED) - {71, 72}
+        cluster.close()
+
+    virtual.run(main())
 
 
 def test_every_request_is_answered_in_every_version() -> None:

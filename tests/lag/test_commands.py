@@ -1,4 +1,4 @@
-"""What ``lag``, ``describe`` and ``top`` count, with their exit codes, on the embedded Kafka."""
+"""What ``lag`` and ``describe`` count, with their exit codes, on the embedded Kafka."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_partition_without_a_commit(
     assert note in described.err
     cells = {line.split()[5] for line in described.lines if line.startswith("g ")}
     assert cells == {"-" if lag is None else str(lag)}
-    top = run("top", uncommitted, "--count", "1", "--json", *flag)
+    top = run("lag", uncommitted, "--count", "1", "--json", *flag)
     assert (top.code, json.loads(top.out)["lag"]) == (code if lag is None else 0, lag if lag is None else 2 * lag)
     assert note in top.err
 
@@ -116,7 +116,7 @@ def test_a_time_in_the_future_is_no_age(kafka: EmbeddedKafka, run: Run) -> None:
     # What is behind by its records is behind in any case.
     assert run("lag", "g", "--seconds", "--max-lag", "0").code == ExitCode.BEHIND
     assert "unknown" in run("describe", "g", "--seconds").out
-    assert run("top", "g", "--seconds", "--count", "1").code == ExitCode.INCOMPLETE
+    assert run("lag", "g", "--seconds", "--count", "1").code == ExitCode.INCOMPLETE
 
 
 def test_an_ill_leader_costs_its_partition_only(kafka: EmbeddedKafka, run: Run) -> None:

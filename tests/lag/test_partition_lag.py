@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer_coord.errors import CoordinatorError, NoOffsetError, RetriableError, UnknownTopicError
+from consumer_coord.finished_offsets import encode
 from consumer_coord.lag.first_unread import FirstUnread
 from consumer_coord.lag.partition_lag import CLOCKS_APART_MS, PartitionLag, offset_lag, with_first_unread
 from consumer_coord.leaders.list_offsets import ListedOffset
@@ -63,6 +64,13 @@ def test_what_no_broker_told_is_not_zero(
     assert type(lag.unknown) is type(why)
     aged = with_first_unread(T0, lag, Results(), NOW_MS)
     assert (aged.seconds, aged.seconds_unknown) == (None, lag.unknown)
+
+
+def test_what_process_has_finished_behind_the_commit_is_no_lag() -> None:
+    metadata = encode(10, [(11, 14), (20, 25)], 4096)
+    assert PartitionLag(OffsetAndMetadata(10, metadata=metadata), end=100).records == 90 - 8
+    assert PartitionLag(OffsetAndMetadata(10, metadata="of another program"), end=100).records == 90
+    assert PartitionLag(OffsetAndMetadata(11, metadata=metadata), end=100).records == 89, "it belongs to another commit"
 
 
 def test_a_deleted_topic_is_deleted() -> None:

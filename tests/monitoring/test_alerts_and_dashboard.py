@@ -16,10 +16,14 @@ import pytest
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.prometheus import PREFIX
 from consumer_coord.monitoring.source import is_counter
+from consumer_coord.process.figures import FIGURES
 from tests.support.monitoring.promql import PromQLError, parse
 
 HERE = Path(__file__).parents[2] / "examples" / "monitoring"
-KNOWN = {PREFIX + name.replace("-", "_"): is_counter(name) for name in NAMES}
+KNOWN = {
+    "kafka_consumer_healthy": False,
+    **{PREFIX + name.replace("-", "_"): is_counter(name) for name in (*NAMES, *FIGURES)},
+}
 LABELS = {"group", "client_id"}
 
 
@@ -121,7 +125,13 @@ FIRES = {
     "KafkaConsumerIdleWithoutPartitions": ("assigned_partitions", "0x11", "1x11"),
     "KafkaGroupRebalancesOften": ("rebalance_total", "0+3x11", "0+1x11"),
     "KafkaCommitsRefused": ("commit_refused_total", "0x5 2x6", "2x11"),
+    "KafkaProcessStuck": ("process_unfinished_seconds", "601x11", "600x11"),
+    "KafkaRecordsOwed": ("kafka_consumer_healthy", "0x11", "1x11"),
 }
+
+
+def full(figure: str) -> str:
+    return figure if figure.startswith("kafka_") else PREFIX + figure
 
 
 @pytest.fixture
@@ -140,7 +150,7 @@ def passes(*command: str | Path) -> None:
 def test_every_alert_has_figures_with_which_it_fires() -> None:
     assert [rule["alert"] for rule in alerts()] == list(FIRES)
     for rule in alerts():
-        assert parse(rule["expr"]).metric == PREFIX + FIRES[rule["alert"]][0]
+        assert parse(rule["expr"]).metric == full(FIRES[rule["alert"]][0])
 
 
 def test_prometheus_loads_the_alerts_and_the_queries_of_the_dashboard(promtool: str, tmp_path: Path) -> None:
@@ -167,7 +177,7 @@ def test_an_alert_fires_in_prometheus_when_it_should(promtool: str, alert: str, 
     test = {
         "interval": "1m",
         "input_series": [
-            {"series": f'{PREFIX}{figure}{{group="{group}",client_id="one"}}', "values": values}
+            {"series": f'{full(figure)}{{group="{group}",client_id="one"}}', "values": values}
             for group, values in series.items()
         ],
         "alert_rule_test": [

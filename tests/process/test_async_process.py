@@ -15,9 +15,9 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.errors import ClosedError, IllegalStateError
+from consumer_coord.finished_offsets import decode, encode
 from consumer_coord.health import Reason
 from consumer_coord.process import Context, Counts, context
-from consumer_coord.process.finished_offsets import decode, encode
 from tests.consumer.test_async_consumer import MODERN, consumer
 from tests.support.consumer.embedded import BROKER, append_transaction, change_log
 from tests.support.consumer.process_member import SETTINGS
@@ -44,6 +44,22 @@ def produce(kafka: EmbeddedKafka, count: int, topic: str = "orders", key: Callab
         partition = number % KEYS % PARTITIONS if topic == "orders" else 0
         producer.produce(topic, str(number), key=name, partition=partition)
     assert producer.flush(60) == 0
+
+
+def test_offsets_cannot_be_sent_to_a_transaction(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 1)
+
+        async def handle(_: Any) -> None:
+            await member.consumer_group_metadata()
+
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            with pytest.raises(IllegalStateError, match=r"transactions do not work with process\(\)"):
+                await member.process(handle)
+            assert await member.consumer_group_metadata() is not None
+
+    asyncio.run(main())
 
 
 async def committed(member: AsyncGroupConsumer, topic: str = "orders", count: int = PARTITIONS) -> list[int]:

@@ -122,7 +122,7 @@ def test_every_driver_does_the_same(
 ) -> None:
     box = LetterBox(None)
     counts, committed = run(kafka, box, lambda: notes.read_text().count("\n") == RECORDS - 1 and bool(box.letters))
-    assert counts == Counts(handled=RECORDS - 1, failed=1, retried=4, given_up=0, found_finished=0)
+    assert counts == Counts(handled=RECORDS - 1, failed=1, retried=4, given_up=0, found_finished=0, letters=1)
     assert committed == [RECORDS // PARTITIONS] * PARTITIONS
     assert [(letter.value, letter.headers["dead-letter.attempts"]) for letter in box.letters] == [(ALWAYS, "3")]
     assert by_key(notes) == {

@@ -204,6 +204,10 @@ class LetterBox:
             call()
         return len(due)
 
+    def polled_since_answers(self) -> bool:
+        """Return whether the process has heard all answers."""
+        return not self._due
+
 
 def test_a_dead_letter_counts_when_it_is_acknowledged(kafka: EmbeddedKafka) -> None:
     async def main() -> None:

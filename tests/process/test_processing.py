@@ -12,6 +12,7 @@ import pytest
 from consumer_coord.confluent import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import TrackedReading
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import Processing, ProcessSettings
 from consumer_coord.process.work import Holding, Record
 from consumer_coord.topic_partition import TopicPartition
@@ -51,6 +52,7 @@ class Driver(Processing):
             "most_bytes": 1 << 20,
             "metadata_max_bytes": 4096,
             "on_failure": None,
+            "batches": None,
         }
         super().__init__(ProcessSettings.checked(**arguments | settings), "billing", lambda: self.now)
 
@@ -60,10 +62,7 @@ class Driver(Processing):
     def lose(self, records: Sequence[Record], *, at_once: bool) -> None:
         self.lost += [(record.offset, record.reason, at_once) for record in records]
 
-    def retry_at(self, due: float) -> None:
-        raise AssertionError("no policy")
-
-    def letter_answered(self, record: Record, error: BaseException, refused: Any, *, with_text: bool) -> None:
+    def letter_answered(self, letter: Letter, refused: Any) -> None:
         raise AssertionError("no policy")
 
 
@@ -83,10 +82,10 @@ def test_a_handler_that_runs_long_is_named_once_a_minute(caplog: pytest.LogCaptu
     driver, _ = reads(7, 8)
     with caplog.at_level(logging.WARNING, "consumer_coord.process"):
         for driver.now in (0.0, 30.0, 59.9):
-            driver.warn_of_long_handlers()
+            driver.tell_of_progress()
         assert not caplog.records
         for driver.now in (60.0, 61.0, 119.0):
-            driver.warn_of_long_handlers()
+            driver.tell_of_progress()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(
         "the handler of the record of orders-0 at offset 7, with the key b'7', has been running for 60 s, in attempt 1; 1 other"

@@ -20,6 +20,7 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
+from consumer_coord.errors import IllegalStateError
 from consumer_coord.process import Context, Counts, context
 from tests.support.consumer.embedded import BROKER, append_transaction, consumer
 from tests.support.producer import Producer
@@ -292,6 +293,14 @@ def test_a_record_with_which_two_processes_die_has_failed(
         assert raised.value.__notes__ == ["raised by the handler of process() for the record of orders-3 at offset 1"]
         assert committed(member)[3] == 1
     assert noted(notes).count(7) == 2
+
+
+def test_offsets_cannot_be_sent_to_a_transaction(kafka: EmbeddedKafka) -> None:
+    produce(kafka, 1)
+    with consumer(kafka) as member:
+        member.subscribe(["orders"])
+        with pytest.raises(IllegalStateError, match=r"transactions do not work with process\(\)"):
+            member.process(lambda _: member.consumer_group_metadata(), workers=1)
 
 
 def stop_when(stop: threading.Event, condition: Callable[[], bool]) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from consumer_coord.finished_offsets import decode
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.process.finished_offsets import decode
 from consumer_coord.process.work import Order, Record, Work
 from consumer_coord.topic_partition import TopicPartition
 
@@ -47,6 +47,8 @@ def work(
     most_records: int = 10_000,
     most_bytes: int = 1 << 30,
     metadata_bytes: int = 4096,
+    most_together: int = 1,
+    fill_s: float = 0.0,
 ) -> Work:
     return Work(
         Order(order),
@@ -55,6 +57,8 @@ def work(
         most_bytes=most_bytes,
         metadata_bytes=metadata_bytes,
         retry_share=0.3,
+        most_together=most_together,
+        fill_s=fill_s,
     )
 
 
@@ -77,14 +81,26 @@ def finished_above(at: OffsetAndMetadata) -> set[int]:
     return {offset for first, end in decode(at.metadata, at.offset, 1 << 62) for offset in range(first, end)}
 
 
+def together(record: Record) -> tuple[Record, ...]:
+    """Return the records that one call of the handler has."""
+    return (record, *record.rest)
+
+
 class AgainstAModel(RuleBasedStateMachine):
     """Deliveries with gaps, handlers that end in any order, and partitions that come and go."""
 
     order = "key"
+    #: The most records in one call, and how long a call waits for them.
+    most_together, fill_s = 1, 0.0
+    #: The partition of a retry topic, and how long its records wait.
+    retries, delay_s = P1, 5.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.work = work(self.order)
+        self.work = work(self.order, most_together=self.most_together, fill_s=self.fill_s)
+        self.now = 100.0
+        #: Partition -> offset -> when the record may start, in a retry topic.
+        self.due: dict[TopicPartition, dict[int, float]] = {}
         #: Partition -> the next offset of its log, the number of its holding, and what was delivered and finished in it.
         self.log = {P0: 0, P1: 0}
         self.number = 0
@@ -97,8 +113,9 @@ class AgainstAModel(RuleBasedStateMachine):
         if partition not in self.delivered:
             self.number += 1
             self.log[partition] = start
-            self.work.begin(partition, self.number, start, None if known else OffsetAndMetadata(start, 0, "of a former owner"))
-            self.delivered[partition], self.finished[partition] = {}, set()
+            at = None if known else OffsetAndMetadata(start, 0, "of a former owner")
+            self.work.begin(partition, self.number, start, at, again=partition == self.retries)
+            self.delivered[partition], self.finished[partition], self.due[partition] = {}, set(), {}
 
     @rule(partition=st.sampled_from((P0, P1)), data=st.data())
     def learn_what_is_finished(self, partition: TopicPartition, data: st.DataObject) -> None:
@@ -118,27 +135,37 @@ class AgainstAModel(RuleBasedStateMachine):
             self.log[partition] += step
             batch.append(FakeMessage(self.log[partition], key))
             self.delivered[partition][self.log[partition]] = key
-        self.work.deliver(self.work.holdings[partition], batch)
+            if partition == self.retries:
+                self.due[partition][self.log[partition]] = self.now + self.delay_s
+        due = self.due[partition]
+        schedule = (lambda message: (due[message.offset()], 1)) if partition == self.retries else None
+        self.work.deliver(self.work.holdings[partition], batch, self.now, schedule)
 
-    @rule()
-    def start(self) -> None:
-        started = start_all(self.work)
+    @rule(seconds=st.sampled_from((0.0, 0.0, 0.5, 3.0)))
+    def start(self, seconds: float) -> None:
+        self.now += seconds
+        started = start_all(self.work, self.now)
         assert not any(record.holding.draining for record in started)
+        for record in started:
+            assert len(record.rest) < self.most_together
+            assert all(self.due[one.holding.partition].get(one.offset, 0.0) <= self.now for one in together(record))
         self.running += started
+        next_due = self.work.next_due()
+        assert next_due is None or next_due > self.now or len(self.running) == self.work.concurrency
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 3), how=st.sampled_from(("finish", "finish", "skip", "retry")))
     def end_a_handler(self, which: int, how: str) -> None:
         record = self.running.pop(which % len(self.running))
-        counts = not record.holding.ended
+        counts, ended = not record.holding.ended, {one.offset for one in together(record)}
         if how == "finish":
             assert self.work.finish(record) is counts
         elif how == "skip":
             assert self.work.skip(record) is counts
         else:
-            assert self.work.retry(record, 0.0) is counts
+            assert self.work.retry(record, self.now) is counts
         if counts and how in ("finish", "skip"):
-            self.finished[record.holding.partition].add(record.offset)
+            self.finished[record.holding.partition] |= ended
 
     @rule(partition=st.sampled_from((P0, P1)))
     def begin_to_revoke_or_keep(self, partition: TopicPartition) -> None:
@@ -150,7 +177,7 @@ class AgainstAModel(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from((P0, P1)))
     def lose(self, partition: TopicPartition) -> None:
-        self.work.end(partition, "lost")
+        assert all(record in self.running for record in self.work.end(partition, "lost"))
         self.delivered.pop(partition, None)
         self.finished.pop(partition, None)
 
@@ -162,17 +189,18 @@ class AgainstAModel(RuleBasedStateMachine):
     @invariant()
     def handlers_are_in_order(self) -> None:
         """One per key, also across holdings, and never after an unfinished record of the same key."""
-        lanes = [self.lane(record) for record in self.running if self.lane(record) is not None]
+        lanes = [lane for record in self.running if (lane := self.lane(record)) is not None]
         assert len(lanes) == len(set(lanes))
         for record in self.running:
-            partition = record.holding.partition
+            partition, offsets_together = record.holding.partition, {one.offset for one in together(record)}
+            assert len({self.lane(one) for one in together(record)}) == 1
             if self.lane(record) is not None and not record.holding.ended:
-                earlier = {
+                up_to_the_last = {
                     offset
                     for offset, key in self.delivered[partition].items()
-                    if offset < record.offset and (self.order == "partition" or key == record.message.key())
+                    if offset <= max(offsets_together) and (self.order == "partition" or key == record.message.key())
                 }
-                assert earlier <= self.finished[partition]
+                assert up_to_the_last <= self.finished[partition] | offsets_together
 
     def lane(self, record: Record) -> tuple[TopicPartition, bytes | None] | None:
         partition, key = record.holding.partition, record.message.key()
@@ -208,12 +236,16 @@ class AgainstAModel(RuleBasedStateMachine):
             if holding.pending is not None:
                 self.work.know_finished(holding, ())
         for _ in range(10_000):
-            self.running += start_all(self.work)
-            if not self.running:
+            self.running += start_all(self.work, self.now)
+            if self.running:
+                record = self.running.pop(0)
+                ended = {one.offset for one in together(record)}
+                if self.work.finish(record):
+                    self.finished[record.holding.partition] |= ended
+            elif (due := self.work.next_due()) is not None:
+                self.now = due
+            else:
                 break
-            record = self.running.pop(0)
-            if self.work.finish(record):
-                self.finished[record.holding.partition].add(record.offset)
         assert all(self.delivered[one].keys() == self.finished[one] for one in self.delivered)
 
 
@@ -225,6 +257,25 @@ class WithoutOrder(AgainstAModel):
     order = "none"
 
 
+class Batches(AgainstAModel):
+    most_together, fill_s = 3, 2.0
+
+
+class BatchesByPartition(Batches):
+    order = "partition"
+
+
+class BatchesWithoutOrder(Batches):
+    order = "none"
+    fill_s = 0.0
+
+
+TestBatches = Batches.TestCase
+TestBatches.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBatchesByPartition = BatchesByPartition.TestCase
+TestBatchesByPartition.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBatchesWithoutOrder = BatchesWithoutOrder.TestCase
+TestBatchesWithoutOrder.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestByKey = AgainstAModel.TestCase
 TestByKey.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestByPartition = ByPartition.TestCase
@@ -462,7 +513,7 @@ def test_a_retry_holds_no_slot_and_delays_its_own_key_alone() -> None:
     one.deliver(one.begin(P0, 1, 0), [*messages(0, 1), *messages(2, key=b"b")])
     (first,) = start_all(one)
     one.retry(first, due=10.0)
-    assert one.retry_due() == 10.0
+    assert one.next_due() == 10.0
     (other,) = start_all(one, now=5.0)
     assert other.offset == 2
     one.finish(other)
@@ -497,7 +548,7 @@ def test_a_retry_of_a_partition_that_ended_never_starts() -> None:
     (record,) = start_all(one)
     one.retry(record, due=1.0)
     one.end(P0, "revoked")
-    assert one.retry_due() is None
+    assert one.next_due() is None
     assert start_all(one, now=2.0) == []
     one.deliver(one.begin(P0, 2, 0), messages(0))
     assert offsets(start_all(one)) == [0]
@@ -563,3 +614,60 @@ def test_lanes_are_forgotten(order: list[int]) -> None:
         for record in records:
             one.finish(record)
     assert one.lanes == 0
+
+
+def test_a_call_waits_for_more_records_and_no_longer_than_it_may() -> None:
+    one = work("partition", most_together=3, fill_s=2.0)
+    holding = one.begin(P0, 1, 0)
+    one.deliver(holding, messages(0, 1))
+    assert start_all(one, 10.0) == []
+    assert one.next_due() == 12.0
+    one.deliver(holding, messages(2, 3))
+    (full,) = start_all(one, 11.0)
+    assert offsets(together(full)) == [0, 1, 2]
+    one.finish(full)
+    assert start_all(one, 11.5) == []
+    assert start_all(one, 13.4) == []
+    (short,) = start_all(one, 13.5)
+    assert offsets(together(short)) == [3]
+
+
+def test_records_of_one_call_are_handled_again_together() -> None:
+    one = work("partition", most_together=3)
+    one.deliver(one.begin(P0, 1, 0), messages(0, 1, 2, 3))
+    (first,) = start_all(one)
+    one.retry(first, 5.0)
+    assert start_all(one, 4.0) == []
+    (again,) = start_all(one, 5.0)
+    assert (offsets(together(again)), again.attempt) == ([0, 1, 2], 2)
+    assert one.unfinished(one.holdings[P0]) == OffsetAndMetadata(0, 3)
+    one.finish(again)
+    assert (one.handled, one.retried, offsets(start_all(one, 5.0))) == (3, 3, [3])
+
+
+def test_a_record_of_a_retry_topic_starts_when_it_is_due_and_its_partition_is_not_read_before() -> None:
+    one = work()
+    again = one.begin(P1, 1, 0, again=True)
+    one.deliver(again, messages(0, 1), 0.0, lambda message: (60.0 + message.offset(), 1))
+    one.deliver(one.begin(P0, 2, 0), messages(0))
+    (fresh,) = start_all(one, 1.0)
+    assert fresh.holding.partition == P0
+    assert (one.room(), one.crowded, one.next_due()) == (frozenset({P0}), False, 60.0)
+    (due,) = start_all(one, 60.5)
+    assert (due.holding.partition, due.offset, due.earlier) == (P1, 0, 1)
+    one.finish(due)
+    assert offsets(start_all(one, 61.0)) == [1]
+    assert one.room() is None
+
+
+def test_records_of_a_retry_topic_take_their_part_of_the_slots_while_others_wait() -> None:
+    one = work(concurrency=10)
+    one.deliver(one.begin(P1, 1, 0, again=True), messages(*range(20), key=None), 0.0, lambda _: (5.0, 1))
+    one.deliver(one.begin(P0, 2, 0), messages(*range(8), key=None))
+    started = start_all(one, 5.0)
+    assert sum(record.holding.again for record in started) == 3
+    for record in started:
+        if not record.holding.again:
+            one.finish(record)
+    assert all(record.holding.again or record.offset == 7 for record in start_all(one, 5.0))
+    assert len(one.running) == 10

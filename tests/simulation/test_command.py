@@ -31,7 +31,7 @@ def test_seeds_are_played_and_the_first_one_is_told(
 
 @pytest.mark.thorough
 def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["simulate", "--seeds", "1000000", "--first-seed", "0", "--jobs", "1", "--time-limit", "0.5"]) == 0
+    assert cli.main(["simulate", "--seeds", "1000000", "--first-seed", "0", "--jobs", "1", "--time-limit-ms", "500"]) == 0
     played = re.search(r"(\d+) simulation runs from seed \d+ in", capsys.readouterr().out)
     assert played is not None
     assert 0 < int(played[1]) < 1_000
@@ -66,7 +66,7 @@ def test_the_line_that_replays_a_failure_says_how_it_was_drawn(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_a_bug(monkeypatch)
-    drawing = ["--fault-members", "4", "--fault-seconds", "30"]
+    drawing = ["--fault-members", "4", "--fault-ms", "30000"]
     assert cli.main(["simulate", "--seeds", "60", "--first-seed", "0", "--jobs", "1", "--no-shrink", *drawing]) == 1
     replay = re.search(r"replay it with: python -m consumer_coord (simulate .*)", capsys.readouterr().out)
     assert replay is not None
@@ -154,7 +154,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         ("--seeds 0", "--seeds must be at least 1"),
         ("--seeds 1 --fault-members 0", "--fault-members must be at least 1"),
-        ("--seeds 1 --fault-seconds 3", "--fault-seconds must be at least 4"),
+        ("--seeds 1 --fault-ms 3000", "--fault-ms must be at least 4000"),
         ("--members 0", "--members must be at least 1"),
         ("--members 2 --session-timeout-ms -5", "--session-timeout-ms must be at least 1"),
         ("--members 2 --heartbeat-interval-ms 0", "--heartbeat-interval-ms must be at least 1"),
@@ -189,21 +189,21 @@ def test_a_flag_of_one_group_needs_members(mode: list[str], flag: list[str], cap
         ("--members 3", "--first-seed 1"),
         ("--members 3", "--replay failed.json"),
         ("--members 3", "--keep failed.json"),
-        ("--members 3", "--time-limit 5"),
+        ("--members 3", "--time-limit-ms 5"),
         ("--members 3", "--fault-members 5"),
         ("--members 3", "--fault-protocol classic"),
         ("--members 3", "--fault-reads columns"),
-        ("--members 3", "--fault-seconds 55"),
+        ("--members 3", "--fault-ms 55000"),
         ("--members 3", "--jobs 1"),
         ("--members 3", "--no-shrink"),
         ("--replay failed.json", "--seed 5"),
         ("--replay failed.json", "--seeds 5"),
         ("--replay failed.json", "--fault-members 5"),
-        ("--replay failed.json", "--time-limit 5"),
+        ("--replay failed.json", "--time-limit-ms 5"),
         ("--seed 5", "--seeds 5"),
         ("--seed 5", "--first-seed 5"),
         ("--seed 5", "--jobs 1"),
-        ("--seed 5", "--time-limit 5"),
+        ("--seed 5", "--time-limit-ms 5"),
     ],
 )
 def test_a_flag_that_a_mode_ignores_is_refused(mode: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:

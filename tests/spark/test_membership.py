@@ -15,13 +15,13 @@ from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError, RetriableError
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.topic_ids import TopicIds, topic_ids
 from consumer_coord.spark import commits, lifeline
 from consumer_coord.spark import query as queries
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query_membership import QueryMembership
 from consumer_coord.spark.source import KafkaGroupSource
-from consumer_coord.spark.topic_check import TopicIds, topic_ids
 from consumer_coord.wire import error_codes
 from tests.support.spark.producing import produce
 from tests.support.waiting import eventually

@@ -14,6 +14,7 @@ import pytest
 from consumer_coord.errors import ConfigurationError, NoOffsetError, RetriableError, UnknownTopicError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, Listed, ListedOffset
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
+from consumer_coord.net.topic_ids import TopicIds
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.spark import start_lookups
@@ -32,7 +33,6 @@ from consumer_coord.spark.start_offsets import (
     Start,
 )
 from consumer_coord.spark.starting_offsets_option import Starting
-from consumer_coord.spark.topic_check import TopicIds
 from consumer_coord.spark.view import TopicView
 from consumer_coord.topic_partition import TopicPartition
 

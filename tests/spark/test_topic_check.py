@@ -13,12 +13,13 @@ import pytest
 
 from consumer_coord.errors import AuthorizationError
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
+from consumer_coord.net.topic_ids import TopicIds
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.loop import run
 from consumer_coord.spark import topic_check
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.ledger import Holding, Key, Ledger, State
-from consumer_coord.spark.topic_check import TopicCheck, TopicIds
+from consumer_coord.spark.topic_check import TopicCheck
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 

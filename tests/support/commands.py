@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+import jsonschema
 import pytest
 
-from consumer_coord.cli import main
+from consumer_coord.admin.documents import LiveLine
+from consumer_coord.admin.json_schema import schema_of
+from consumer_coord.cli import KAFKA_ACTIONS, main
+from consumer_coord.command_table import COMMANDS, named
 from tests.support.java import JavaProgram, ToolJars
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess
@@ -46,7 +50,26 @@ def run_command(capsys: pytest.CaptureFixture[str], servers: str, *arguments: st
     except SystemExit as exit_:
         code = int(exit_.code or 0)
     out, err = capsys.readouterr()
+    if "--json" in arguments and out:
+        check_json(out, arguments)
     return Ran(code, out, err)
+
+
+def check_json(out: str, arguments: Sequence[str]) -> None:
+    """Raise an error if a command printed anything but the documents that its schema describes."""
+    live = not {"--interval-ms", "--count"}.isdisjoint(arguments)
+    document = LiveLine if live else named(COMMANDS[KAFKA_ACTIONS.get(arguments[0], arguments[0])].document)
+    schema = closed(schema_of(document))
+    for text in out.splitlines() if live else [out]:
+        jsonschema.validate(json.loads(text), schema)
+
+
+def closed(schema: Any) -> Any:
+    """Return the schema without the permission for properties that it does not name."""
+    if not isinstance(schema, dict):
+        return schema
+    open_to = {"additionalProperties": False} if "properties" in schema else {}
+    return {**{name: [closed(one) for one in of] if name == "anyOf" else closed(of) for name, of in schema.items()}, **open_to}
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from consumer_coord.admin.http_server import host_of, is_loopback
 from consumer_coord.watch.history import History
 from consumer_coord.watch.page import PARTS, part, render_page
 from consumer_coord.watch.recording import Meta
-from consumer_coord.watch.server import Hub, application, host_of, is_loopback
+from consumer_coord.watch.server import Hub, application
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!--"
 

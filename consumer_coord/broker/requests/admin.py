@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from consumer_coord.broker.classic_join import RequestContext
+from consumer_coord.broker.client_metrics import check_subscription
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.topic_settings import TOPIC_SETTINGS, as_list, check_topic_settings, default_of
 from consumer_coord.broker.topics import Topic, name_problem
@@ -44,6 +45,7 @@ _BROKER_DEFAULT = -1
 #: Values of DescribeConfigs: types of resources, and sources of settings.
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
+_CLIENT_METRICS_RESOURCE = 16
 _GROUP_RESOURCE = 32
 _SOURCE_TOPIC = 1
 _SOURCE_STATIC_BROKER = 4
@@ -286,7 +288,10 @@ def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, _Described]:
 async def incremental_alter_configs(
     node: BrokerNode, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Serve IncrementalAlterConfigs for topics; the settings of brokers and groups stay as they are."""
+    """Serve IncrementalAlterConfigs for topics and for subscriptions of clients' metrics.
+
+    The settings of brokers and groups stay as they are.
+    """
     named = [(resource.resource_type, resource.resource_name) for resource in request.resources]
     responses = []
     for resource, name in zip(request.resources, named, strict=True):
@@ -294,26 +299,46 @@ async def incremental_alter_configs(
         try:
             if named.count(name) > 1:
                 raise _RefusedError("a resource may occur only once", code=error_codes.INVALID_REQUEST)
-            changed = _altered(node, resource)
-            if not request.validate_only:
-                node.cluster.change_settings(resource.resource_name, changed)
+            _alter(node, resource, validate_only=request.validate_only)
         except (_RefusedError, ConfigurationError) as error:
             error_code, message = error.code or error_codes.INVALID_CONFIG, str(error)
         responses.append(AlterConfigsResourceResponse(error_code, message, *name))
     return IncrementalAlterConfigsResponse(responses=tuple(responses))
 
 
-def _altered(node: BrokerNode, resource: AlterConfigsResource) -> Mapping[str, str]:
-    """Return the settings of a topic after the operations; raise an error for an operation that is not possible."""
+def _alter(node: BrokerNode, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+    """Change the settings of a resource; raise an error for an operation that is not possible."""
+    cluster, name = node.cluster, resource.resource_name
+    if resource.resource_type == _CLIENT_METRICS_RESOURCE:
+        changed = check_subscription(_altered(resource, cluster.client_metrics.settings(name), lambda *_: None))
+        if not validate_only:
+            cluster.client_metrics.subscribe(name, changed)
+        return
     if resource.resource_type != _TOPIC_RESOURCE:
         raise _RefusedError("this broker changes only the settings of topics", code=error_codes.INVALID_REQUEST)
-    topic = node.cluster.topics.by_name.get(resource.resource_name)
+    topic = cluster.topics.by_name.get(name)
     if topic is None:
         raise _RefusedError("the topic does not exist", code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def present(setting: str) -> Sequence[str] | None:
+        found = TOPIC_SETTINGS.get(setting)
+        if found is None or not found.is_list:
+            return None
+        return as_list(topic.configs.get(setting, default_of(setting, cluster.config)))
+
+    changed = check_topic_settings(_altered(resource, topic.configs, present))
+    if not validate_only:
+        cluster.change_settings(name, changed)
+
+
+def _altered(
+    resource: AlterConfigsResource, before: Mapping[str, str], present: Callable[[str], Sequence[str] | None]
+) -> dict[str, str]:
+    """Return settings after the operations; ``present`` returns the elements of a list, and None for another setting."""
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise _RefusedError("a setting may occur only once", code=error_codes.INVALID_REQUEST)
-    configs: dict[str, str | None] = dict(topic.configs)
+    configs = dict(before)
     for config in resource.configs:
         operation, value = config.config_operation, config.value
         if operation not in (_SET, _DELETE, _APPEND, _SUBTRACT):
@@ -324,16 +349,15 @@ def _altered(node: BrokerNode, resource: AlterConfigsResource) -> Mapping[str, s
         if value is None:
             raise _RefusedError(f"setting {config.name} needs a value", code=error_codes.INVALID_REQUEST)
         if operation != _SET:
-            value = _changed_list(node, topic, config.name, value.split(","), add=operation == _APPEND)
+            elements = present(config.name)
+            if elements is None:
+                raise ConfigurationError(f"{config.name} is not a list")
+            value = _changed_list(elements, value.split(","), add=operation == _APPEND)
         configs[config.name] = value
-    return check_topic_settings(configs)
+    return configs
 
 
-def _changed_list(node: BrokerNode, topic: Topic, name: str, elements: Sequence[str], *, add: bool) -> str:
-    setting = TOPIC_SETTINGS.get(name)
-    if setting is None or not setting.is_list:
-        raise ConfigurationError(f"{name} is not a list")
-    present = as_list(topic.configs.get(name, default_of(name, node.cluster.config)))
+def _changed_list(present: Sequence[str], elements: Sequence[str], *, add: bool) -> str:
     if add:
         return ",".join(dict.fromkeys((*present, *elements)))
     return ",".join(one for one in present if one not in elements)

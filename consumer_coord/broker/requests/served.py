@@ -15,7 +15,7 @@ import attrs
 
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets, transactions
+from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets, telemetry, transactions
 from consumer_coord.broker.transaction import NEW_CLIENT
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import (
@@ -45,6 +45,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
 
 
+#: Kafka lists these requests only if one of its ``metric.reporters`` receives clients' metrics.
+_TELEMETRY = (71, 72)
 #: By this feature, clients learn that each transaction has an epoch of its own, and need not add partitions (KIP-890).
 _FEATURE = "transaction.version"
 _SUPPORTED = (SupportedFeatureKey(_FEATURE, 0, NEW_CLIENT),)
@@ -66,6 +68,7 @@ async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiV
         api_keys=tuple(
             ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
             for key, served in SERVED.items()
+            if key not in _TELEMETRY or node.cluster.config.client_metrics_enable
         ),
         supported_features=_SUPPORTED if context.api_version >= _ZERO_FEATURES_FROM else (),
         finalized_features_epoch=0,
@@ -108,4 +111,6 @@ SERVED: Mapping[int, Served] = {
     66: Served(0, 2, transactions.list_transactions),
     68: Served(0, 1, lambda node, *asked: node.coordinator.consumer_group_heartbeat(*asked)),
     69: Served(0, 1, group.consumer_group_describe),
+    71: Served(0, 0, telemetry.get_telemetry_subscriptions),
+    72: Served(0, 0, telemetry.push_telemetry),
 }

@@ -425,6 +425,10 @@ class OffLoop:
     def queues(self, partition: TopicPartition) -> Mapping[str, int]:
         return {}
 
+    def fetch_metrics(self) -> Mapping[str, float]:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
+        return {}
+
     def log_ends(self) -> None:
         """Return None: librdkafka's cached watermarks do not tell how old they are, nor what the last stable offset is."""
 

@@ -82,6 +82,8 @@ async def completed(event: Any, engine: Engine) -> Any:
             row |= {"unknown": False, "fetch_state": "active" if one.fetched else "stopped", **queues}
         _complete(row, partition, one, engine)
     statistics["cgrp"] = _group(statistics.get("cgrp", {}), engine)
+    if figures := engine.figures():
+        statistics["process"] = figures
     return json.dumps(statistics)
 
 

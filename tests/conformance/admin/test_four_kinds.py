@@ -174,7 +174,7 @@ def test_a_streams_group(kafka: KafkaCluster, orders: str, group: str, run: Run,
     leave()
     assert run("lag", group, "--max-lag", "5").code == ExitCode.DONE
     assert run("lag", group, "--max-lag", "4", "--seconds").code == ExitCode.BEHIND
-    top = [json.loads(line) for line in run("top", group, "--count", "1", "--json").out.splitlines()]
+    top = [json.loads(line) for line in run("lag", group, "--count", "1", "--json").out.splitlines()]
     assert [(row["topic"], row["lag"]) for row in top] == [(orders, 10)]
     assert run("delete-offsets", group, "--topic", f"{orders}:0").code == ExitCode.DONE
     assert [row[2] for row in cells(run("describe", group))[1:]] == ["1"]

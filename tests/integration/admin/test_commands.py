@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode
-from consumer_coord.admin.top import COLUMNS
+from consumer_coord.admin.lag import COLUMNS
 from tests.support.commands import Run
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
@@ -101,7 +101,7 @@ def test_shifting_what_was_never_committed_is_refused(run: Run, orders: str, gro
         (["describe", "never-there"], "'never-there' does not exist"),
         (["lag", "never-there"], "'never-there' does not exist"),
         (["delete", "never-there"], "'never-there' does not exist"),
-        (["top", "never-there", "--count", "1"], "'never-there' does not exist"),
+        (["lag", "never-there", "--count", "1"], "'never-there' does not exist"),
         (["reset", "never-there", "--to-latest", "--topic", "no-topic"], "no such topic: no-topic"),
         (["reset", "never-there", "--to-latest", "--topic", "no-topic:0"], "no such topic: no-topic"),
     ],
@@ -149,25 +149,25 @@ def test_list_by_state_and_type(run: Run, behind: str) -> None:
     assert {"group": behind, "type": "Classic", "state": "Empty"} in run("list", "--json").json["groups"]
 
 
-def test_top_shows_lag_and_pace(kafka: KafkaCluster, run: Run, orders: str, group: str, members: Members) -> None:
+def test_live_lag_shows_lag_and_pace(kafka: KafkaCluster, run: Run, orders: str, group: str, members: Members) -> None:
     member = members.start("confluent-kafka", group, [orders])
     await_shared([member], {orders: 2})
     member.wait_until(lambda: member.total == 40, "40 records")
     member.command("commit")
-    ran = run("top", group, "--count", "2", "--interval", "0.05")
+    ran = run("lag", group, "--count", "2", "--interval-ms", "50")
     assert ran.code == 0
     first, second = ([line.split() for line in part.splitlines()] for part in ran.out.strip().split("\n\n"))
     assert first[0] == second[0] == list(COLUMNS)
     assert first[1] == [group, "Stable", "1", orders, "2", "0", "-", "-", "now"]
     assert second[1] == [group, "Stable", "1", orders, "2", "0", "0.0", "0.0", "now"]
-    rows = [json.loads(line) for line in run("top", group, "--count", "1", "--json").lines]
+    rows = [json.loads(line) for line in run("lag", group, "--count", "1", "--json").lines]
     assert [(row["group"], row["topic"], row["lag"], row["read_per_s"]) for row in rows] == [(group, orders, 0, None)]
 
 
-def test_top_on_a_terminal_is_a_live_table(kafka: KafkaCluster, orders: str, behind: str) -> None:
+def test_live_lag_on_a_terminal_is_a_live_table(kafka: KafkaCluster, orders: str, behind: str) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 200))
-    command = [sys.executable, "-m", "consumer_coord", "top", behind, "--count", "1"]
+    command = [sys.executable, "-m", "consumer_coord", "lag", behind, "--count", "1"]
     process = spawn(
         [*command, "--bootstrap-server", kafka.bootstrap_servers],
         stdin=theirs,

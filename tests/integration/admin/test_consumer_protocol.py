@@ -94,7 +94,7 @@ def test_a_group_from_its_first_member_to_its_deletion(
         fill(servers, topic)
         assert run("lag", group, "--max-lag", "30").code == ExitCode.DONE
         assert run("lag", group, "--max-lag", "29").code == ExitCode.BEHIND
-        (live,) = (json.loads(line) for line in run("top", group, "--count", "1", "--json").lines)
+        (live,) = (json.loads(line) for line in run("lag", group, "--count", "1", "--json").lines)
         assert (live["group"], live["state"], live["members"], live["lag"]) == (group, "Stable", 1, 40)
 
         for refused in (

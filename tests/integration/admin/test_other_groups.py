@@ -114,4 +114,4 @@ def test_the_page_says_that_it_shows_consumer_groups(other: tuple[str, str], run
         )
     finally:
         watch.end()
-    assert told == f"group '{group}' is a {kind} group, but watch supports only consumer groups; use describe, lag or top"
+    assert told == f"group '{group}' is a {kind} group, but watch supports only consumer groups; use describe or lag"

@@ -64,7 +64,7 @@ def text(browser: Browser, selector: str) -> str:
 
 def test_a_group_rebalances_and_the_picture_follows(browser: Browser) -> None:
     with EmbeddedKafka(topics={TOPIC: 6}) as kafka:
-        watch = Watch("--bootstrap-server", kafka.bootstrap_servers, "--interval", "0.1")
+        watch = Watch("--bootstrap-server", kafka.bootstrap_servers, "--interval-ms", "100")
         consumers: list[Any] = []
 
         def join(name: str) -> None:

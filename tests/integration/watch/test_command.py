@@ -18,10 +18,10 @@ from confluent_kafka import Consumer
 
 import consumer_coord.watch
 from consumer_coord import GroupConsumer
+from consumer_coord.admin.listening import parse_listen
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.cli import main
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.watch.command import parse_listen
 from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker
 from consumer_coord.watch.recording import Meta, Recording, read_recording
@@ -55,7 +55,7 @@ def recorded(path: Path) -> Path:
     ],
 )
 def test_flags_that_make_no_sense(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "--duration", "5", *flags]) == 2
+    assert main(["watch", "--duration-ms", "5000", *flags]) == 2
     assert complaint in capsys.readouterr().err
 
 
@@ -76,7 +76,7 @@ def _without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_without_the_extra")
 def test_a_missing_extra_is_named_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "--duration", "5", "--replay", str(recorded(tmp_path / "r"))]) == 2
+    assert main(["watch", "--duration-ms", "5000", "--replay", str(recorded(tmp_path / "r"))]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "pip install 'consumer-coord[web]'" in line
 
@@ -185,7 +185,7 @@ def test_a_group_rebalances_and_the_events_follow(client: str, place: Place, tmp
     protocol = "classic" if client == "classic" else "consumer"
     record, page = tmp_path / "recording", tmp_path / "page.html"
     watch = Watch(
-        *(place.group, "--bootstrap-server", place.servers, "--interval", "0.1"),
+        *(place.group, "--bootstrap-server", place.servers, "--interval-ms", "100"),
         *("--record", str(record), "--html", str(page)),
     )
     consumers: list[Any] = []
@@ -226,7 +226,7 @@ def test_a_misspelled_group_is_said_to_be_absent_until_it_comes(kafka_here: Embe
     place = Place(kafka_here.bootstrap_servers, "orders-billing")
     consumers = [place.join("classic", "ann")]
     poll_until_shared(consumers, 6)
-    watch = Watch("order-billing", "--bootstrap-server", place.servers, "--interval", "0.1")
+    watch = Watch("order-billing", "--bootstrap-server", place.servers, "--interval-ms", "100")
     try:
         state, events = State(), watch.events()
 
@@ -271,7 +271,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     watch = Watch("--replay", str(recorded(tmp_path / "recording")))
     try:
         address = watch.url.removeprefix("http://").rstrip("/")
-        assert main(["watch", "--duration", "5", "--replay", str(tmp_path / "recording"), "--listen", address]) == 2
+        assert main(["watch", "--duration-ms", "5000", "--replay", str(tmp_path / "recording"), "--listen", address]) == 2
         assert f"--listen {address}: " in capsys.readouterr().err
     finally:
         watch.end()

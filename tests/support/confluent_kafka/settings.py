@@ -83,6 +83,9 @@ FATES: dict[str, Fate] = {
         "error_cb throttle_cb stats_cb",
         "called inside poll and consume; statistics have the group's figures",
     ),
+    "enable.metrics.push": Fate(
+        BOTH, "the consumer pushes its own metrics; if librdkafka reads, librdkafka also pushes those of its connections"
+    ),
     **_all(ONLY, "plugin.library.paths ssl.sigalgs.list ssl.providers", "refused with `librdkafka.enable=false`"),
     **_all(
         READS,
@@ -99,7 +102,7 @@ FATES: dict[str, Fate] = {
         " broker.address.family reconnect.backoff.jitter.ms log_level log.queue log.thread.name enable.random.seed"
         " log.connection.close internal.termination.signal api.version.request api.version.request.timeout.ms"
         " api.version.fallback.ms broker.version.fallback coordinator.query.interval.ms"
-        " fetch.queue.backoff.ms fetch.error.backoff.ms client.dns.lookup enable.metrics.push"
+        " fetch.queue.backoff.ms fetch.error.backoff.ms client.dns.lookup"
         " builtin.features enabled_events",
     ),
     "debug": Fate(

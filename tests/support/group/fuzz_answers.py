@@ -32,6 +32,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin import commands
+from consumer_coord.admin.lag import lag_command
 from consumer_coord.cli import build_parser
 from consumer_coord.errors import CoordinatorError, UnreachableError
 from consumer_coord.retry import Deadline
@@ -245,7 +246,7 @@ async def _commands(broker: BendingBroker, rng: random.Random, attempt: Any, wro
         (commands.list_command, ["list", "--state", "--type"]),
         (commands.describe_command, ["describe", GROUP, "--members", "--verbose"]),
         (commands.describe_command, ["describe", GROUP, "--json"]),
-        (commands.lag_command, ["lag", "--all-groups"]),
+        (lag_command, ["lag", "--all-groups"]),
         (commands.reset_command, ["reset", "new-group", "--to-latest", "--topic", "t", "--execute"]),
         (commands.delete_offsets_command, ["delete-offsets", GROUP, "--topic", "u:0"]),
         (commands.delete_command, ["delete", "new-group"]),

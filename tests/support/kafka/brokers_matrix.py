@@ -134,7 +134,7 @@ def checks(servers: str, topic: str) -> Mapping[str, Callable[[], object]]:
         assert topic in run(servers, "describe", group)
         run(servers, "describe", group, "--members", "--verbose")
         assert topic in run(servers, "lag", group)
-        run(servers, "top", group, "--count", "1")
+        run(servers, "lag", group, "--count", "1")
         run(servers, "reset", group, "--to-earliest", "--all-topics", "--execute")
 
     return {

@@ -1,4 +1,4 @@
-"""``top``: show groups every few seconds, as a live table on a terminal, otherwise as plain lines."""
+"""``lag``: the lag of groups by topic; once, or every few seconds, as a live table on a terminal, otherwise as plain lines."""
 
 from __future__ import annotations
 
@@ -18,17 +18,27 @@ from consumer_coord.admin.commands import (
     ExitCode,
     chosen_groups,
     exit_code,
+    failures_as_json,
     note_uncommitted,
+    print_json,
+    report_failures,
+    report_left_out,
     report_unlisted,
+    split_reports,
+    unlisted_as_json,
     warn,
 )
+from consumer_coord.admin.documents import LagDocument, LaggingGroup, LiveLine
 from consumer_coord.admin.lag_flags import lag_policy
-from consumer_coord.admin.report import GroupReport, report_groups
+from consumer_coord.admin.report import GroupReport, left_out_as_json, report_groups
 from consumer_coord.environment import now
-from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.errors import ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
+
+#: Milliseconds between two queries, if only ``--count`` is given.
+_INTERVAL_MS = 2_000
 
 COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", "WRITTEN/S", "CAUGHT-UP-IN")
 #: A further column for ``--seconds``.
@@ -92,11 +102,22 @@ class Row:
         ages = [] if sample.seconds_cell is None else [sample.seconds_cell]
         return [sample.group, sample.state, *counts, *rates, caught_up, *ages]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> LiveLine:
         """Return the row as values for one line of JSON."""
-        hidden = ("at", "position", "end", "measured", "seconds_cell")
-        shown = attrs.asdict(self.sample, filter=lambda field, _: field.name not in hidden)
-        return {**shown, "read_per_s": self.read, "written_per_s": self.written, "caught_up_in_s": self.caught_up_in_s}
+        sample = self.sample
+        return {
+            "group": sample.group,
+            "state": sample.state,
+            "members": sample.members,
+            "topic": sample.topic,
+            "partitions": sample.partitions,
+            "lag": sample.lag,
+            "unknown": sample.unknown,
+            "lag_seconds": sample.lag_seconds,
+            "read_per_s": self.read,
+            "written_per_s": self.written,
+            "caught_up_in_s": self.caught_up_in_s,
+        }
 
 
 def samples(found: Mapping[str, GroupReport | CoordinatorError], at: float, *, seconds: bool = False) -> Iterator[Sample]:
@@ -154,8 +175,68 @@ def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) 
     return sorted(made, key=lambda row: (-(row.sample.lag or 0), row.sample.group, row.sample.topic))
 
 
-async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: Deadline) -> ExitCode:
-    """Run ``top``: show groups until Ctrl-C, or ``--count`` times."""
+async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """Run ``lag``: the lag of each group, by topic; live with ``--interval-ms`` or ``--count``."""
+    if arguments.interval_ms is not None or arguments.count is not None:
+        if arguments.max_lag is not None or arguments.max_lag_seconds is not None:
+            raise ConfigurationError("--max-lag and --max-lag-seconds judge one query: remove --interval-ms and --count")
+        return await _live(cluster, arguments)
+    return await _once(cluster, arguments, deadline)
+
+
+async def _once(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """Show the lag, and compare it with ``--max-lag`` and ``--max-lag-seconds``."""
+    chosen = await chosen_groups(cluster, arguments, deadline)
+    policy = lag_policy(arguments)
+    reports, failures = split_reports(await report_groups(cluster, chosen.groups, deadline, policy))
+    if arguments.json:
+        groups: list[LaggingGroup] = [
+            {
+                "group": report.group.group_id,
+                "state": report.group.state,
+                "lag": report.lag,
+                "lag_seconds": report.lag_seconds,
+                "partitions": [
+                    {
+                        "topic": row.partition.topic,
+                        "partition": row.partition.partition,
+                        "lag": row.lag.records,
+                        "lag_seconds": row.lag.seconds,
+                        "committed": row.lag.committed is not None,
+                    }
+                    for row in report.rows
+                ],
+                "left_out": left_out_as_json(report.left_out),
+                "seconds_left_out": left_out_as_json(report.seconds_left_out),
+            }
+            for report in reports
+        ]
+        document: LagDocument = {
+            "groups": groups,
+            "errors": failures_as_json(failures),
+            "unlisted": unlisted_as_json(chosen.unlisted),
+        }
+        print_json(document)
+    else:
+        unknown = [group for group, error in failures.items() if isinstance(error, RetriableError)]
+        print(text.lag_table(reports, unknown, seconds=policy.seconds))
+    failed = report_failures(failures, alone=not reports)
+    left_out = report_left_out(reports, arguments.without_commit, () if arguments.all_groups else chosen.groups)
+    unlisted = report_unlisted(chosen.unlisted)
+    lags = [row.lag for report in reports for row in report.rows]
+    behind = any(
+        (arguments.max_lag is not None and (lag.records or 0) > arguments.max_lag)
+        or (arguments.max_lag_seconds is not None and (lag.seconds or 0) > arguments.max_lag_seconds)
+        for lag in lags
+    )
+    if failed in (ExitCode.DONE, ExitCode.INCOMPLETE) and behind:
+        return ExitCode.BEHIND
+    return failed or left_out or unlisted
+
+
+async def _live(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
+    """Show groups with rates until Ctrl-C, or ``--count`` times."""
+    interval_s = (_INTERVAL_MS if arguments.interval_ms is None else arguments.interval_ms) / 1000
     with _screen(arguments) as show:
         previous: dict[tuple[str, str], Sample] = {}
         seen = 0
@@ -186,7 +267,7 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
             seen += 1
             if seen == arguments.count:
                 return outcome
-            await asyncio.sleep(arguments.interval)
+            await asyncio.sleep(interval_s)
 
 
 def _answered(found: Mapping[str, GroupReport | CoordinatorError]) -> Mapping[str, GroupReport | CoordinatorError]:

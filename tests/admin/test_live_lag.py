@@ -1,11 +1,11 @@
-"""The arithmetic of ``top``."""
+"""The arithmetic of ``lag --interval-ms``."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
 
-from consumer_coord.admin.top import Sample, rows
+from consumer_coord.admin.lag import Sample, rows
 
 
 def sample(at: float, committed: int, end: int, *, topic: str = "orders", partitions: int = 2) -> Sample:
