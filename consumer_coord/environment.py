@@ -79,6 +79,16 @@ class Environment:
     lease_clock: Callable[[], float] | None = None
 
 
+def of_running_loop() -> Environment | None:
+    """Return the environment that the running loop gives to its programs; None for an ordinary loop.
+
+    A loop has it as the attribute ``consumer_coord_environment``. So in the simulation, every consumer of a process connects to
+    the simulated brokers, whatever its settings say about addresses and security.
+    """
+    given: Environment | None = getattr(asyncio.get_running_loop(), "consumer_coord_environment", None)
+    return given
+
+
 def now() -> float:
     """Return the running loop's time in seconds. This time is monotonic, and in the simulation virtual."""
     return asyncio.get_running_loop().time()

@@ -36,8 +36,8 @@ class AsyncArrowCalls:
     _look_ups: LookUps | None = None
     #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
     _reports: Reports | None = None
-    #: librdkafka's handle and the thread of its blocking calls; None in a simulation.
-    _threaded: Threaded | None = None
+    #: librdkafka's handle and the thread of its blocking calls.
+    _threaded: Threaded
     _request: Request | None = None
 
     if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class AsyncArrowCalls:
 
                 self._arrow = await ArrowReads.begin(engine, self._settings, self)
                 self._look_ups = self._arrow.look_ups
-                if self._threaded is not None:
-                    await self._threaded.release()
+                await self._threaded.release()
             arrow = self._arrow
             while True:
                 ready = await arrow.gather(max(0.0, ends - now()), bounds)

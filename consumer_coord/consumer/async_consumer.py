@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import Config, parse
+from consumer_coord.config import parse
 from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag, subscription_arguments
 from consumer_coord.confluent.group_lines import group_lines
 from consumer_coord.confluent.kafka_exceptions import (
@@ -122,8 +122,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
     message. A cancelled call loses no messages.
     """
 
-    #: See :class:`ResetPolicy`. A simulation may set False.
-    _checks_commits = True
     _metrics_push: MetricsPush | None = None
     #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
@@ -154,32 +152,18 @@ class AsyncGroupConsumer(AiokafkaMethods):
         #: What fetches messages.
         self._source: Librdkafka | MessagePlane = self._librdkafka
         self._steps = group_lines(settings, handed_over.get("logger"))
-        threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
-        self._set_up(parsed, chosen, threaded if fetches else None, shared_clusters)
-
-    def _set_up(
-        self,
-        settings: Config,
-        assignors: Sequence[Assignor],
-        plane: DataPlane | None,
-        clusters: Callable[[], Clusters],
-    ) -> None:
-        """Set the attributes. A simulation passes a different data plane and different cluster clients.
-
-        ``plane``: what fetches messages; None for this package's own Fetch.
-        """
-        self._settings = settings
-        self._assignors = assignors
-        self._plane = plane
-        self._clusters = clusters
+        self._threaded = Threaded(self._librdkafka, executor, max_workers)
+        self._settings = parsed
+        self._assignors = chosen
+        #: What fetches messages; None before the first use of a consumer that reads with this package's own Fetch.
+        self._plane: DataPlane | None = self._threaded if fetches else None
         self._made: Engine | None = None
-        #: The object that makes the member leave the group if the consumer is not closed. None before the first use, and in a
-        #: simulation.
+        #: The object that makes the member leave the group if the consumer is not closed; None before the first use.
         self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._scheduler: Scheduler | None = None
         self._turns = TaskTurns(
-            settings.coordinator.max_poll_interval_ms,
+            parsed.coordinator.max_poll_interval_ms,
             lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
@@ -208,7 +192,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 self._member.check_loop()
         if self._made is None:
             settings = self._settings
-            cluster = self._clusters().acquire(settings.client)
+            cluster = shared_clusters().acquire(settings.client)
             core = ConsumerCoordinator(settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
             scheduler = self._scheduler = Scheduler(core)
@@ -226,7 +210,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 reset=ResetPolicy(
                     settings.auto_offset_reset,
                     settings.read_committed,
-                    checks_commits=self._checks_commits,
+                    checks_commits=True,
                     keeps_epochs=own is not None,
                 ),
                 is_out_of_range=is_out_of_range if own is None else own.is_out_of_range,
@@ -240,13 +224,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 self._look_ups, self._reports = own.serve(made, self._librdkafka.reported.append)
             if settings.enable_metrics_push:
                 self._metrics_push = MetricsPush(made)
-            if self._threaded is not None:
-                # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
-                # consumer alive.
-                dropped = weakref.ref(self)
-                self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
-                planes = (plane,) if plane is self._threaded else (plane, self._threaded)
-                self._member = LoopMember(self, core, _released(self._clusters(), settings.client, planes))
+            # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
+            # consumer alive.
+            dropped = weakref.ref(self)
+            self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
+            planes = (plane,) if plane is self._threaded else (plane, self._threaded)
+            self._member = LoopMember(self, core, _released(shared_clusters(), settings.client, planes))
         return self._made
 
     @property
@@ -282,7 +265,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
     @property
     def executor(self) -> concurrent.futures.Executor:
         """The executor that runs librdkafka's blocking calls."""
-        assert self._threaded is not None
         return self._threaded.executor
 
     async def close(self, timeout: float | None = None) -> None:
@@ -350,7 +332,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                         await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
                     await engine.worker.plane.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000)
-                    await self._clusters().release(self._settings.client)
+                    await shared_clusters().release(self._settings.client)
             finally:
                 for plane in (self._plane, self._threaded):
                     if plane is not None:
@@ -743,7 +725,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Call librdkafka's handle on its thread, while no fetch runs."""
         async with self._used() as engine:
             await engine.worker.idle()
-            assert self._threaded is not None
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
     def memberid(self) -> str | None:

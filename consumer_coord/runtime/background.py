@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.environment import Connector, Environment
+from consumer_coord.environment import Connector, Environment, of_running_loop
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application_polls import Application
 from consumer_coord.net import security
@@ -107,6 +107,9 @@ def cluster_client(
 
 def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
     """Return the environment, which connects to brokers, and the authenticator for ``config``."""
+    given = of_running_loop()
+    if given is not None:
+        return given, None
     secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(
         TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms, config.receive_message_max_bytes)
@@ -207,6 +210,11 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedClusters] 
 def shared_clusters() -> SharedClusters:
     """Return the running loop's cluster clients, for members on an application's loop."""
     return _of_loops.setdefault(asyncio.get_running_loop(), SharedClusters())
+
+
+def forget_clusters(loop: asyncio.AbstractEventLoop) -> None:
+    """Forget the clients of a loop that has ended. A simulated process that was killed released none of them."""
+    _of_loops.pop(loop, None)
 
 
 class Runtime:

@@ -33,18 +33,17 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import OffsetAndMetadata, partition_of_message
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.bounded import BoundedRead, draw_bounds
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
-from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, run_of
-from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
-from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
+from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
+from consumer_coord.simulation.consumer import Inline, SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
-from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
+from consumer_coord.simulation.scenario import Fetching
 from consumer_coord.simulation.stage import Stage, rule_of
 from consumer_coord.simulation.wrong_answers import REFUSALS
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -239,7 +238,6 @@ class MemberProcess:
             return
         self.process.kill()
         self._stage.network.vanish(self.process)
-        self._stage.cluster.on_records.pop(self._consumer and self._consumer.plane, None)
         self._stage.history.note(self.name, "killed")
         for partition in sorted(self._holdings):
             self._stage.checkers.ends(self._holdings[partition], "killed")
@@ -296,28 +294,14 @@ class MemberProcess:
 
     async def _main(self) -> None:
         stage = self._stage
-        cluster = ClusterClient(
-            client_config(stage.cluster.bootstrap, self.name),
-            Environment(stage.network.connector(self.process), self._random, stage.cluster.wall_clock_ms, Inline()),
+        self.process.consumer_coord_environment = Environment(
+            stage.network.connector(self.process), self._random, stage.cluster.wall_clock_ms, Inline()
         )
-        seed, spec = stage.scenario.seed, self.spec
-        plane = SimulatedPlane(
-            self.process,
-            stage.cluster,
-            Random(f"{seed}-{self.name}-plane"),
-            PlaneConfig(
-                eof=spec.eof,
-                latency_ms=stage.scenario.latency_ms,
-                call_ms=spec.call_ms,
-            ),
-        )
+        spec = self.spec
+        settings = settings_of(spec, stage.group_id, stage.cluster.bootstrap, self.name)
         self._consumer = consumer = SimulatedConsumer(
-            coordinator_config(spec, stage.group_id),
-            cluster,
-            self._assignors,
-            plane,
-            auto_store=spec.commit != "store",
-            fetching=stage.scenario.fetching if spec.columns else None,
+            settings | dict((stage.scenario.fetching or Fetching()).settings),
+            self._assignors if spec.protocol == "classic" else None,
             report=self._commit_ended,
             events=self._events,
         )
@@ -560,16 +544,11 @@ class MemberProcess:
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
         """Check the delivered records; return the :class:`Holding` and the length of each sequence of records."""
         read: list[tuple[Holding, int]] = []
-        if isinstance(messages[0], Delivery):
-            for partition, rows in messages[0].rows.items():
-                for run in by_log(rows) if self._stage.cluster.fetches_by_name else [rows]:
-                    read.append(self._read_run(partition, run, read))
-            return read
-        logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
-        for partition, start, end in runs_of(messages):
-            present = logs[partition] is self._stage.cluster.log(partition)
-            holding = self._reads(partition, start)
-            read.append(self._hands_out(holding, Run(start, end, present), read))
+        found: Iterable[tuple[TopicPartition, Sequence[Record]]]
+        found = messages[0].rows.items() if isinstance(messages[0], Delivery) else rows_of(messages)
+        for partition, rows in found:
+            for run in by_log(rows) if self._stage.cluster.fetches_by_name else [rows]:
+                read.append(self._read_run(partition, run, read))
         return read
 
     @property
@@ -592,7 +571,7 @@ class MemberProcess:
     def _read_run(
         self, partition: TopicPartition, rows: Sequence[Record], before: Sequence[tuple[Holding, int]]
     ) -> tuple[Holding, int]:
-        """Check one partition's records in a batch of columns; return the :class:`Holding` and the number of offsets."""
+        """Check consecutive records of one partition; return the :class:`Holding` and the number of offsets."""
         cluster = self._stage.cluster
         holding = self._reads(partition, rows[0][0])
         if self._bounded is not None:

@@ -1,9 +1,7 @@
 """The simulated cluster: the production brokers behind the simulated network, each in its own process.
 
-A user topic stores only the number of records (:class:`CountingLog`), and the simulated application reads offsets. User topics
-have record batches (``record_log.py``) only if members send Fetch requests. ``__consumer_offsets`` has real records. The
-brokers pass each of these records to ``on_record``. The checkers compare the actions of members and applications with these
-records.
+User topics have record batches (``record_log.py``), and so has ``__consumer_offsets``. The brokers pass each record of the
+latter to ``on_record``. The checkers compare the actions of members and applications with these records.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topic_settings import LogSettings
-from consumer_coord.broker.topics import NO_LEADER, Partition
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import Server, SimulatedNetwork
@@ -43,16 +40,11 @@ _FETCH = 1
 _TOPIC_IDS_FROM = 13
 _API_VERSIONS = 18
 
+#: The newest brokers, and no transactions.
+_PLAIN = Fetching()
+
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
 OnRecord = Callable[[bytes, "bytes | None", int], None]
-
-
-class CountingLog(PartitionLog):
-    """A log that stores only the number of records."""
-
-    def produce(self, count: int, leader_epoch: int) -> None:
-        """Add ``count`` records."""
-        self.end_offset += count
 
 
 class ObservedLog(PartitionLog):
@@ -119,10 +111,10 @@ class SimulatedCluster:
         topics: Mapping[str, int],
         racks: Sequence[str | None] = (),
         on_record: OnRecord | None = None,
-        fetching: Fetching | None = None,
+        fetching: Fetching = _PLAIN,
         seed: int = 0,
     ) -> None:
-        """Create the brokers. With ``fetching``, a random generator from ``seed`` creates records in user topics."""
+        """Create the brokers. A random generator from ``seed`` begins and ends transactions in user topics."""
         self.loop = loop
         self.network = network
         self.loading_ms = 0
@@ -130,8 +122,6 @@ class SimulatedCluster:
         self.wrong_answers: list[WrongAnswer] = []
         #: Whether brokers have refused the look-up of a partition.
         self.refused: bool = False
-        #: Data plane of a member -> the function to call with each partition that received records.
-        self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
         self._fetching = fetching
         self._seed = seed
@@ -139,17 +129,15 @@ class SimulatedCluster:
         #: Every log with records, by the number of the log, including the logs of deleted topics.
         self.logs: list[RecordedLog] = []
         #: The newest Fetch version that each broker serves, by the index of the broker. If empty, brokers serve all versions.
-        self.fetch_versions: list[int] = []
+        self.fetch_versions: list[int] = list(fetching.versions[:brokers])
         #: True after a broker served only versions without topic ids.
-        self.fetches_by_name: bool = fetching is not None and min(fetching.versions[:brokers]) < _TOPIC_IDS_FROM
-        if fetching is not None:
-            self.fetch_versions = list(fetching.versions[:brokers])
-            config = attrs.evolve(
-                config,
-                max_incremental_fetch_session_cache_slots=fetching.session_slots,
-                replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else "",
-            )
-            racks = [f"rack-{number}" for number in range(brokers)] if fetching.racks else racks
+        self.fetches_by_name: bool = min(self.fetch_versions, default=_TOPIC_IDS_FROM) < _TOPIC_IDS_FROM
+        config = attrs.evolve(
+            config,
+            max_incremental_fetch_session_cache_slots=fetching.session_slots,
+            replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else "",
+        )
+        racks = [f"rack-{number}" for number in range(brokers)] if fetching.racks else racks
         self.kafka: BrokerCluster = BrokerCluster(
             config,
             brokers=brokers,
@@ -195,8 +183,6 @@ class SimulatedCluster:
 
     def _new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         if topic != GROUP_METADATA_TOPIC:
-            if self._fetching is None:
-                return CountingLog(settings)
             number = len(self.logs)
             log = RecordedLog(
                 settings,
@@ -230,10 +216,8 @@ class SimulatedCluster:
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records as a producer does."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
-        if found is not None and isinstance(found.log, (CountingLog, RecordedLog)):
+        if found is not None and isinstance(found.log, RecordedLog):
             found.log.produce(count, found.leader_epoch)
-            for called in tuple(self.on_records.values()):
-                called(partition)
 
     def settle(self) -> None:
         """End all open transactions. Later transactions end with the call that began them."""
@@ -263,22 +247,10 @@ class SimulatedCluster:
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return 0 if found is None else found.log.log_start_offset
 
-    def reached(self, partition: TopicPartition, host: str) -> Partition | None:
-        """Return the partition if a request from ``host`` can reach its leader now, and the response can return."""
-        found = self.kafka.topics.partition(*partition)
-        if found is None or found.leader == NO_LEADER:
-            return None
-        # A broker's id is its index in ``nodes``.
-        node = self.kafka.nodes[found.leader]
-        if not node.up or self.processes[found.leader].frozen or not self.network.passes_both_ways(host, node.host):
-            return None
-        return found
-
     def first_record(self, partition: TopicPartition, offset: int) -> int:
         """Return the first offset from ``offset`` on that has a record for consumers, or the end offset if there is none.
 
-        A negative ``offset`` means that there is no offset; return it unchanged if the log has records. Return any offset of a
-        :class:`CountingLog` unchanged.
+        A negative ``offset`` means that there is no offset; return it unchanged if the log has records.
         """
         log = self.log(partition)
         if not isinstance(log, RecordedLog):

@@ -28,7 +28,6 @@ from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import FetchWitness
-from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
@@ -338,9 +337,7 @@ class Calls:
         """Measure again, from the next check, how long each partition has not been fetched."""
         self._odd_since.clear()
 
-    def look_for_stranded(
-        self, engine: Engine, plane: SimulatedPlane | FetchWitness, paused: Collection[TopicPartition]
-    ) -> None:
+    def look_for_stranded(self, engine: Engine, plane: FetchWitness, paused: Collection[TopicPartition]) -> None:
         """Check between two polls that every owned partition is fetched, is ``paused``, or waits for a position."""
         self.note_proof(engine.core)
         if engine.core.application.attention or engine.worker.busy:
@@ -359,7 +356,7 @@ class Calls:
                     raise Violation("stranded", f"{self._name}: {partition} {what}")
         self._odd_since = odd
 
-    def _odd(self, engine: Engine, plane: SimulatedPlane | FetchWitness, partition: TopicPartition) -> str | None:
+    def _odd(self, engine: Engine, plane: FetchWitness, partition: TopicPartition) -> str | None:
         one, reading = engine.table[partition], plane.reading(partition)
         if one.phase is Phase.UNLOCATED or one.declined:
             return None

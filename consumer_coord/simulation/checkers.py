@@ -19,8 +19,8 @@ The rules, by the names under which they are reported:
 ``twice``         a record is processed again only after a loss of the partition, a kill, a commit that was not confirmed, or a
                   commit that an older commit of the same owner overtook
 ``again``         no record is delivered twice while a member owns the partition
-``records``       columns contain exactly the committed records of the log, in order; after a truncation an owner continues at
-                  the end of the records that both logs share
+``records``       an application receives exactly the committed records of the log, in order; after a truncation an owner
+                  continues at the end of the records that both logs share
 ``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
                   them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
@@ -35,7 +35,7 @@ The rules, by the names under which they are reported:
 ``stranded``      an owned partition is fetched, is paused, or waits for its position
 ``health``        a member that has not delivered a record of the log for longer than a limit is unhealthy and names the
                   partition, unless its application is the reason; a member that has delivered everything does not say that
-                  records are owed (members that read columns; see ``health.py``)
+                  records are owed (see ``health.py``)
 ``generations``   generations only increase, and records of a generation do not change its members
 ``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
 ``plans``         no leader rejects a plan of a built-in assignor

@@ -1,7 +1,7 @@
-"""Applications that read columns: the content of a batch, and the log to which the records of the batch belong.
+"""What applications received: the records of messages or of a batch of columns, and the log to which these records belong.
 
-A member with ``columns`` reads with ``consume_arrow``, so the production :class:`FetchPlane` and :class:`Fetcher` send Fetch
-requests to the simulated brokers, and the kernel decodes the responses.
+A member reads messages, or with ``columns`` columns (``consume_arrow``). In either case the production :class:`FetchPlane` and
+:class:`Fetcher` send Fetch requests to the simulated brokers, and the kernel decodes the responses.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any
 import attrs
 
 from consumer_coord.columns import ArrowColumns
+from consumer_coord.consumer.chunks import Chunk
 from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.offsets import partition_of_message
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.holdings import Holding, Run
@@ -45,6 +48,15 @@ def delivery_of(batch: ArrowColumns) -> list[Delivery]:
     columns = pyarrow().record_batch(batch).to_pydict()
     rows = zip(*(columns[name] for name in WANTED), strict=True)
     return [Delivery(batch, grouped((TopicPartition(topic, number), (offset, value)) for topic, number, offset, value in rows))]
+
+
+def rows_of(messages: Sequence[Any]) -> list[tuple[TopicPartition, list[Row]]]:
+    """Return each sequence of records of one partition in the messages of one call, without events."""
+    records = [message for message in messages if message.error() is None]
+    return [
+        (partition, [(message.offset(), message.value()) for message in run])
+        for partition, run in itertools.groupby(records, partition_of_message)
+    ]
 
 
 def pyarrow() -> Any:
@@ -116,5 +128,6 @@ class FetchWitness:
 
     def has_event(self, partition: TopicPartition) -> bool:
         """Return whether an event about a partition waits for delivery."""
-        waiting = [item.value for item in self.plane._fetcher._buffer._ready if item.state.stopped]
-        return any(one.partition == partition for one in waiting)
+        fetched = (item.value.partition for item in self.plane._fetcher._buffer._ready if item.state.stopped)
+        queued = self.plane._queue if isinstance(self.plane, MessagePlane) else ()
+        return partition in fetched or any(one.at == partition for one in queued if not isinstance(one, Chunk))

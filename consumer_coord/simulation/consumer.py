@@ -1,29 +1,22 @@
-"""The consumer of a simulated member: the production consumer and engine over the simulated network and data plane."""
+"""The consumer of a simulated member: the production consumer, over the simulated network."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-
-import attrs
 
 from assignors.base import Assignor
 from consumer_coord.columns import ArrowColumns
-from consumer_coord.config import Config, CoordinatorConfig
 from consumer_coord.confluent.rows import Positions, Rows, committed_rows
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.environment import RunBlocking
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
-from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.columns import FetchWitness
-from consumer_coord.simulation.data_plane import SimulatedPlane
-from consumer_coord.simulation.scenario import Fetching
-from consumer_coord.topic_partition import TopicPartition
 
 #: Called with the completed ticket of a commit, which has the positions and the outcome.
 Told = Callable[[Ticket], None]
@@ -37,63 +30,21 @@ class Inline(RunBlocking):
         return asyncio.get_running_loop().run_in_executor(None, function)
 
 
-class OwnCluster:
-    """Lends the only client of one process, whereas production code shares a client between consumers."""
-
-    def __init__(self, cluster: ClusterClient) -> None:
-        self.cluster = cluster
-
-    def acquire(self, config: ClientConfig) -> ClusterClient:
-        """Return the only client, for any configuration."""
-        return self.cluster
-
-    async def release(self, config: ClientConfig) -> None:
-        """Close the client's connections."""
-        await self.cluster.close()
-
-
 class SimulatedConsumer(AsyncGroupConsumer):
-    """The asyncio consumer, which also reports the outcomes of commits. A batch ends with the available messages."""
+    """The asyncio consumer, which also reports the outcomes of commits, and calls the application between two waits."""
 
     def __init__(
         self,
-        coordinator: CoordinatorConfig,
-        cluster: ClusterClient,
-        assignors: Sequence[Assignor],
-        plane: SimulatedPlane,
+        settings: Mapping[str, Any],
+        assignors: Sequence[Assignor] | None,
         *,
-        auto_store: bool = True,
-        fetching: Fetching | None = None,
         report: Callable[[Ticket], None],
         events: Callable[[], Awaitable[None]],
     ) -> None:
-        """Create the consumer. With ``fetching``, the consumer reads columns with these settings."""
-        config = Config(
-            client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
-            coordinator=coordinator,
-            strategy=(),
-            isolation_level="read_uncommitted",
-            librdkafka={},
-        )
-        if fetching is not None:
-            config = attrs.evolve(
-                config,
-                isolation_level="read_committed" if fetching.transactions else "read_uncommitted",
-                fetch_min_bytes=fetching.fetch_min_bytes,
-                fetch_wait_max_ms=fetching.fetch_wait_max_ms,
-                fetch_max_bytes=fetching.fetch_max_bytes,
-                max_partition_fetch_bytes=fetching.max_partition_fetch_bytes,
-                queued_max_messages_kbytes=fetching.queued_max_messages_kbytes,
-            )
-        # The simulated librdkafka checks leader epochs; the consumer does this only for columns.
-        self._checks_commits = fetching is not None
-        self._on_commit = None
-        self._auto_store = auto_store
+        """Create the consumer as any application does."""
+        super().__init__(settings, assignors=assignors)
         self._report = report
         self._happened = events
-        self.plane = plane
-        clusters = OwnCluster(cluster)
-        self._set_up(config, assignors, plane, lambda: clusters)
 
     @property
     def engine(self) -> Engine:
@@ -102,14 +53,16 @@ class SimulatedConsumer(AsyncGroupConsumer):
         return self._made
 
     @property
-    def witness(self) -> SimulatedPlane | FetchWitness:
-        """The data plane in use, for checkers."""
-        return self.plane if self._arrow is None else FetchWitness(self._arrow.plane)
+    def witness(self) -> FetchWitness:
+        """What is fetched, for checkers."""
+        plane = self.engine.worker.plane
+        assert isinstance(plane, FetchPlane)
+        return FetchWitness(plane)
 
     @property
-    def sees_ends(self) -> bool:
-        """Whether the data plane in use sees what leaders say about the ends of logs: this package's own Fetch."""
-        return self._made is not None and self._made.worker.plane.log_ends() is not None
+    def begun(self) -> bool:
+        """Whether the consumer has been used, so that it has an engine."""
+        return self._made is not None
 
     @property
     def subscribed(self) -> bool:
@@ -148,19 +101,5 @@ class SimulatedConsumer(AsyncGroupConsumer):
             self._report(ticket)
 
     async def _deliver_events(self) -> None:
-        await self._report_outcomes()
+        await super()._deliver_events()
         await self._happened()
-
-
-def runs_of(messages: Sequence[Any]) -> list[tuple[TopicPartition, int, int]]:
-    """Return (partition, first offset, end offset) of each run of consecutive records, without events."""
-    runs: list[tuple[TopicPartition, int, int]] = []
-    for message in messages:
-        if message.error() is not None:
-            continue
-        partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
-        if runs and runs[-1][0] == partition and runs[-1][2] == offset:
-            runs[-1] = (partition, runs[-1][1], offset + 1)
-        else:
-            runs.append((partition, offset, offset + 1))
-    return runs

@@ -225,12 +225,17 @@ def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
             poll_timeout_ms=random.choice((0, 0, 70, 500, 3_000, 12_000)),
             waits_for_all=random.random() < 0.3,
             batch=random.choice((spec.batch, 1)),
-            call_ms=random.choice((0.0, 1.0, 20.0)),
-            eof=random.random() < 0.2,
+            eof=_reports_ends(random),
             close_ms=random.choice((5_000, 500, 1_500)),
         )
         for spec in specs
     ]
+
+
+def _reports_ends(random: Random) -> bool:
+    # The first number was for a setting that is gone. Without it, a seed would draw another scenario than it always drew.
+    random.randrange(3)
+    return random.random() < 0.2
 
 
 def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:

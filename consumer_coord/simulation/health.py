@@ -1,6 +1,6 @@
 """The rule ``health``: what ``consumer.health()`` says agrees with the logs, while faults last and when they have ended.
 
-About once a second, the rule asks each member that reads with this package's own Fetch, and compares the answer with what the
+About once a second, the rule asks each member, and compares the answer with what the
 brokers' logs have beyond the records that the member has delivered. The rule draws no random number and starts no timer, so it
 changes no history.
 """
@@ -112,6 +112,9 @@ class HealthRule:
         end, offset = self._cluster.end_offset(holding.partition), self._checkers.next_offset(holding)
         if value is None or end is None or not 0 <= offset < end:
             return None
+        if holding.owner.reset != "earliest" and self._checkers.position(holding) < self._cluster.log_start(holding.partition):
+            # Retention removed the position, and the member continues where its reset policy says.
+            return None
         # A new reading begins anew for the member, too; and to pass the records of an aborted transaction is progress.
         cursor = consumer.engine.worker.cursors.get(holding.partition)
         return _Stuck(offset, (value.serial, value.phase, value.start, cursor and cursor.next), 0.0)
@@ -153,8 +156,8 @@ class HealthRule:
 
 
 def _asked(member: MemberProcess) -> SimulatedConsumer | None:
-    """Return the consumer of a member that can be asked and can say something about ends of logs."""
+    """Return the consumer of a member that can be asked."""
     consumer = member.consumer
-    if not member.alive or member.closing or member.process.frozen or consumer is None or not consumer.sees_ends:
+    if not member.alive or member.closing or member.process.frozen or consumer is None or not consumer.begun:
         return None
     return consumer

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
-
-from consumer_coord.config import CoordinatorConfig
-from consumer_coord.net.client_config import ClientConfig
 
 
 @attrs.frozen(kw_only=True)
@@ -50,8 +48,6 @@ class MemberSpec:
     reset: str = "earliest"
     #: The setting ``group.lease.enable``.
     lease: bool = True
-    #: Maximum duration of a call of the data plane, in milliseconds.
-    call_ms: float = 0.0
     #: The setting ``enable.partition.eof``.
     eof: bool = False
     close_ms: int = 5_000
@@ -83,19 +79,6 @@ class MemberSpec:
         return self.columns and self.commit in ("sync", "async")
 
 
-def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Return the client settings of a member. The timeouts are short, so that many attempts fit into a minute."""
-    return ClientConfig(
-        bootstrap_servers=tuple(bootstrap),
-        client_id=name,
-        request_timeout_ms=8_000,
-        connection_setup_timeout_ms=5_000,
-        reconnect_backoff_ms=50,
-        reconnect_backoff_max_ms=1_000,
-        metadata_max_age_ms=10_000,
-    )
-
-
 #: The brokers' ``group.consumer.session.timeout.ms``.
 CONSUMER_SESSION_MS = 10_000
 
@@ -103,21 +86,36 @@ CONSUMER_SESSION_MS = 10_000
 API_TIMEOUT_S = 15.0
 
 
-def coordinator_config(spec: MemberSpec, group_id: str) -> CoordinatorConfig:
-    """Return the settings of a member's coordinator."""
-    return CoordinatorConfig(
-        group_id=group_id,
-        group_protocol=spec.protocol,
-        group_instance_id=spec.instance_id,
-        client_rack=spec.rack,
-        auto_offset_reset=spec.reset,
-        session_timeout_ms=spec.session_timeout_ms,
-        heartbeat_interval_ms=spec.heartbeat_interval_ms,
-        max_poll_interval_ms=spec.max_poll_interval_ms,
-        rebalance_timeout_ms=spec.rebalance_timeout_ms,
-        request_timeout_ms=8_000,
-        default_api_timeout_ms=int(API_TIMEOUT_S * 1000),
-        enable_auto_commit=spec.auto,
-        auto_commit_interval_ms=spec.commit_every_ms,
-        group_lease_enable=spec.lease,
-    )
+def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, int]], client_id: str) -> dict[str, Any]:
+    """Return the settings of a member, for the constructor of a consumer.
+
+    The timeouts are short, so that many attempts fit into a minute.
+    """
+    settings: dict[str, Any] = {
+        "bootstrap.servers": ",".join(f"{host}:{port}" for host, port in bootstrap),
+        "client.id": client_id,
+        "group.id": group_id,
+        "group.protocol": spec.protocol,
+        "auto.offset.reset": spec.reset,
+        "max.poll.interval.ms": spec.max_poll_interval_ms,
+        "rebalance.timeout.ms": spec.rebalance_timeout_ms,
+        "enable.auto.commit": spec.auto,
+        "enable.auto.offset.store": spec.commit != "store",
+        "enable.partition.eof": spec.eof,
+        "auto.commit.interval.ms": spec.commit_every_ms,
+        "group.lease.enable": spec.lease,
+        "default.api.timeout.ms": int(API_TIMEOUT_S * 1000),
+        "socket.timeout.ms": 8_000,
+        "socket.connection.setup.timeout.ms": 5_000,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1_000,
+        "metadata.max.age.ms": 10_000,
+    }
+    if spec.protocol == "classic":
+        # In the consumer protocol, the brokers' settings apply.
+        settings |= {"session.timeout.ms": spec.session_timeout_ms, "heartbeat.interval.ms": spec.heartbeat_interval_ms}
+    if spec.instance_id is not None:
+        settings["group.instance.id"] = spec.instance_id
+    if spec.rack is not None:
+        settings["client.rack"] = spec.rack
+    return settings

@@ -74,8 +74,6 @@ class SimulatedNetwork:
         #: Called with (client host, server host, request, response) after a server has responded.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
-        #: The number of :meth:`block` calls that were not undone, over all links.
-        self._blocks = 0
         self._links: defaultdict[tuple[str, str], _Link] = defaultdict(_Link)
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
         self._connections: dict[_Connection, None] = {}
@@ -104,14 +102,12 @@ class SimulatedNetwork:
     def block(self, source: str, target: str) -> None:
         """Block frames from ``source`` to ``target``. Each call needs one :meth:`unblock`."""
         self._links[source, target].blocked += 1
-        self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
         """Undo one :meth:`block`. When no block remains, send the delayed frames."""
         link = self._links[source, target]
         if link.blocked:
             link.blocked -= 1
-            self._blocks -= 1
         if not link.blocked:
             held, link.held = link.held, []
             for resend in held:
@@ -141,10 +137,6 @@ class SimulatedNetwork:
         """Close the connections of a killed process, as its kernel does."""
         for connection in [connection for connection in self._connections if connection.client is process]:
             connection.close_client()
-
-    def passes_both_ways(self, one: str, other: str) -> bool:
-        """Return whether the two links between two hosts are unblocked."""
-        return not self._blocks or not (self._links[one, other].blocked or self._links[other, one].blocked)
 
     # -- links and connections --------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from consumer_coord.environment import Environment
 from consumer_coord.simulation.loop import SharesClock, VirtualTimeLoop
 
 #: Maximum number of awaits in the ``finally`` blocks of one task.
@@ -49,6 +50,8 @@ class Process(SharesClock):
         #: Total time for which the process was paused, in seconds; does not include a current pause.
         self.frozen_s: float = 0.0
         self._frozen_at = 0.0
+        #: What the consumers of this process connect to; see :func:`consumer_coord.environment.of_running_loop`.
+        self.consumer_coord_environment: Environment | None = None
         self.queue: deque[Any] = loop.queue
         self._put_off: list[asyncio.Handle] = []
         #: References to the tasks of a killed process. If Python collected these tasks, it would run their ``finally`` blocks.

@@ -27,6 +27,7 @@ import attrs
 from assignors.built_in import BUILT_IN
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.topics import NO_LEADER
+from consumer_coord.config import parse
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -37,7 +38,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop, run
-from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec, client_config, coordinator_config
+from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec, settings_of
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.scenario import Fault
@@ -396,9 +397,7 @@ class SimulatedQuery:
         world = self._world
         stage = world.play
         random = Random(f"{stage.seed}-{self.name}")
-        client = client_config(world.cluster.bootstrap, self.name)
         environment = Environment(world.network.connector(process), random, world.cluster.wall_clock_ms, Inline())
-        cluster = ClusterClient(client, environment)
         spec = MemberSpec(
             name=self.name,
             protocol=stage.protocol,
@@ -406,7 +405,9 @@ class SimulatedQuery:
             heartbeat_interval_ms=1_000,
         )
         assignors = [] if stage.protocol == "consumer" else [BUILT_IN["cooperative-sticky"]()]
-        core = ConsumerCoordinator(coordinator_config(spec, GROUP), cluster, assignors)
+        config = parse(settings_of(spec, GROUP, world.cluster.bootstrap, self.name))
+        cluster = ClusterClient(config.client, environment)
+        core = ConsumerCoordinator(config.coordinator, cluster, assignors)
         query = Query(core, parse_options(self._options()), Status(GROUP))
         world.history.note(self.name, "joins")
         well = False

@@ -32,13 +32,13 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Fetching:
-    """The logs and brokers of a simulation run whose members send Fetch requests, and the members' settings.
+    """The logs and brokers of a simulation run as far as they concern Fetch requests, and the members' settings.
 
     Sizes are in bytes.
     """
 
-    #: The newest Fetch version of each broker.
-    versions: tuple[int, ...]
+    #: The newest Fetch version of each broker; empty if all brokers serve all versions.
+    versions: tuple[int, ...] = ()
     #: Whether some records belong to transactions, and members read with ``isolation.level=read_committed``.
     transactions: bool = False
     #: Fetch sessions per broker (``max.incremental.fetch.session.cache.slots``).
@@ -50,6 +50,18 @@ class Fetching:
     fetch_max_bytes: int = 50 << 20
     max_partition_fetch_bytes: int = 1 << 20
     queued_max_messages_kbytes: int = 64 << 10
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the members' consumers."""
+        return {
+            "isolation.level": "read_committed" if self.transactions else "read_uncommitted",
+            "fetch.min.bytes": self.fetch_min_bytes,
+            "fetch.wait.max.ms": self.fetch_wait_max_ms,
+            "fetch.max.bytes": self.fetch_max_bytes,
+            "max.partition.fetch.bytes": self.max_partition_fetch_bytes,
+            "queued.max.messages.kbytes": self.queued_max_messages_kbytes,
+        }
 
 
 @attrs.frozen(kw_only=True)
@@ -68,8 +80,7 @@ class Scenario:
     latency_ms: float
     #: The setting ``group.protocol`` of members that start later or start again; None means that the protocol does not change.
     later_protocol: str | None = None
-    #: Settings for user topics with record batches, which members with ``columns`` fetch; None for topics that store only
-    #: offsets.
+    #: None for the newest brokers, and transactions that nobody begins.
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
     #: Whether the brokers subscribe to the members' metrics (KIP-714).
     metrics: bool = attrs.field(default=False, metadata={"later": True})
@@ -88,6 +99,9 @@ def _is_written(attribute: attrs.Attribute[Any], value: Any) -> bool:
 def from_json(text: str) -> Scenario:
     """Return the scenario that :func:`to_json` wrote."""
     data = json.loads(text)
+    for spec in data["members"]:
+        # The longest call of a data plane that is no longer simulated.
+        spec.pop("call_ms", None)
     specs = [
         MemberSpec(**{**spec, "topics": tuple(spec["topics"]), "assignors": tuple(spec["assignors"])})
         for spec in data.pop("members")

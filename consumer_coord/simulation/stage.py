@@ -14,7 +14,7 @@ from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
-from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.scenario import Fetching, Scenario
 from consumer_coord.wire.codec import decode_request_header, decode_response
 from consumer_coord.wire.messages.group import JoinGroupResponse
 from consumer_coord.wire.messages.log import FetchResponse
@@ -75,7 +75,7 @@ class Stage:
             brokers=scenario.brokers,
             topics=scenario.topics,
             on_record=self.checkers.on_record,
-            fetching=scenario.fetching,
+            fetching=scenario.fetching or Fetching(),
             seed=scenario.seed,
         )
         if scenario.metrics:

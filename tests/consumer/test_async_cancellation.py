@@ -185,7 +185,7 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
         ended.set()
         return ["message"]
 
-    librdkafka: Any = SimpleNamespace(fetch_now=fetch, take=lambda most: [], dry=False, close=lambda: None)
+    librdkafka: Any = SimpleNamespace(fetch_now=fetch, take=lambda most: [], dry=False, close=lambda: None, is_open=True)
 
     async def main() -> None:
         plane = Threaded(librdkafka)

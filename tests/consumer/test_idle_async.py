@@ -30,7 +30,7 @@ def test_one_call_of_the_loop_covers_many_waits() -> None:
         waits.append(wait_s)
         return ["message"] if len(waits) == 4 else []
 
-    librdkafka: Any = SimpleNamespace(fetch_now=fetch, take=lambda most: [], dry=True, close=lambda: None)
+    librdkafka: Any = SimpleNamespace(fetch_now=fetch, take=lambda most: [], dry=True, close=lambda: None, is_open=True)
 
     async def main() -> None:
         plane = Threaded(librdkafka)

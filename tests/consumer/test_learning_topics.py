@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from consumer_coord.confluent import KafkaError, KafkaException, TopicPartition
+from consumer_coord.consumer.deliveries import Span
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OffLoop
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition as Partition
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(idle: Wor
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.001])
 def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Worker, wait_s: float) -> None:
-    _handle_of(idle).waiting = [SimulatedMessage(Partition("a", 0), 7)]
+    _handle_of(idle).waiting = [Span(Partition("a", 0), 7)]
     asyncio.run(idle.fetch(1, wait_s))
     assert _start(idle, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from consumer_coord.consumer.data_plane import Sink
+from consumer_coord.consumer.deliveries import Span
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.group.carry_out import run_through
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.interrupts import Interrupt
 
@@ -55,7 +55,7 @@ class Plane:
             for _ in range(self.random.randrange(4)):
                 if at[1] < END and len(taken) < most:
                     if not is_marker(at[1]):
-                        taken.append(SimulatedMessage(partition, at[1]))
+                        taken.append(Span(partition, at[1]))
                     at[1] += 1
         self._maybe()
         sink(taken)

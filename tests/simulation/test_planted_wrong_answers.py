@@ -128,7 +128,7 @@ PLANTED: Mapping[str, tuple[Callable[[Patch], None], str, Collection[str]]] = {
     "an absent commit is no commit": (_an_absent_commit_is_no_commit, "lack", _SKIPPED),
     "an absent group has no commits": (_an_absent_group_has_no_commits, "groupless", _SKIPPED),
     "an error row is no commit": (_an_error_row_is_no_commit, "refuse", _SKIPPED),
-    "-1 is an offset": (_minus_one_is_an_offset, "senseless", {*_SKIPPED, "crash", "raised", "liveness", "stranded"}),
+    "-1 is an offset": (_minus_one_is_an_offset, "senseless", {*_SKIPPED, "crash", "raised", "liveness", "stranded", "storms"}),
     "rows are read by their place": (_rows_are_read_by_their_place, "foreign", {*_SKIPPED, "agreement", "crash"}),
     "a refused row costs all": (_a_refused_row_costs_all, "refuse", {"liveness"}),
     "a foreign row drops the response": (_a_foreign_row_drops_the_response, "foreign-fetch", {"liveness"}),

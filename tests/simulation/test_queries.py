@@ -191,7 +191,7 @@ PLANTED = [
     ),
     pytest.param(
         kept_targets,
-        scenario(Fault(2_000, "delete", 0, 2, 40_000), fail_on_data_loss=False, max_offsets=7),
+        scenario(Fault(1_000, "delete", 0, 1, 40_000), fail_on_data_loss=False, max_offsets=7),
         "fails without a reason",
         id="kept targets",
     ),

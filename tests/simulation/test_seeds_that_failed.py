@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
@@ -21,6 +22,8 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import partitions
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import AssignorError
@@ -38,9 +41,7 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.metadata import Broker
-from consumer_coord.offsets import OffsetAndMetadata, before, partition_of_message
 from consumer_coord.retry import Backoff
-from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
@@ -266,17 +267,6 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "check_plan", check_plan)
 
 
-def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
-    async def stop_driver(self: ClassicProtocol) -> None:
-        await self._last_join_answered()
-        former, self._driver = self._driver, None
-        if former is not None:
-            former.cancel()
-            await asyncio.wait({former})
-
-    patch.setattr(ClassicProtocol, "_stop_driver", stop_driver)
-
-
 def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
     take_over = Worker._take_over
 
@@ -352,16 +342,10 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerMember, "_advance", looking)
 
 
-def _ask_the_data_plane_alone(patch: pytest.MonkeyPatch) -> None:
-    def positions(self: Worker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        plane = self.plane
-        assert isinstance(plane, SimulatedPlane)
-        readings = {partition: plane.reading(partition) for partition in partitions}
-        found = {one: at.position for one, at in readings.items() if at is not None and at.position is not None}
-        waiting = {partition_of_message(message): before(message) for message in reversed(self.ready)}
-        return {one: waiting.get(one, OffsetAndMetadata(at)) for one, at in found.items()}
-
-    patch.setattr(Worker, "positions", positions)
+def _stand_where_a_former_reading_stood(patch: pytest.MonkeyPatch) -> None:
+    # Of the data plane's two methods, these are the versions without the positions of former readings.
+    patch.setattr(MessagePlane, "assign", FetchPlane.assign)
+    patch.setattr(MessagePlane, "unassign", FetchPlane.unassign)
 
 
 def _reschedule_what_expires(patch: pytest.MonkeyPatch) -> None:
@@ -401,7 +385,6 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     1035: (_leave_the_sync_waiting, "leaks"),
     1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
-    779214168: (_end_the_join_after_the_wait, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
     710001038: (_stand_behind_what_was_fetched, "fencing"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
@@ -411,7 +394,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     261000192: (_hand_out_what_lapsed, "stranded"),
     260000341: (_raise_at_once, "raised"),
     265000112: (_name_no_more_what_was_given_up, "fencing"),
-    265000345: (_ask_the_data_plane_alone, "liveness"),
+    265000345: (_stand_where_a_former_reading_stood, "skipped"),
     270000241: (_reschedule_what_expires, "crash"),
     980100009: (_believe_no_later_generation, "handover"),
     990001000: (_close_without_a_poll, "polling"),
@@ -422,17 +405,34 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 }
 
 
+#: Kept scenario -> the seed with which its faults and members find the bug. With its own seed, the history has taken another
+#: course since members read messages with the own Fetch: requests have other delays.
+_WITH_SEED = {
+    710000001: 10,
+    232100022: 132,
+    230000406: 17,
+    260000341: 4,
+    265000112: 33,
+    265000345: 31,
+    990001000: 20,
+}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", PUT_BACK)
 def test_the_bug_put_back_is_found_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, rule = PUT_BACK[seed]
+    scenario = _scenario(seed)
+    if seed in _WITH_SEED:
+        scenario = attrs.evolve(scenario, seed=_WITH_SEED[seed])
+        assert play(scenario).violation is None, "the same history keeps every rule without the bug"
     put_back(monkeypatch)
     # Python ends the unfinished coroutines of the history later, and reports this. Such a report would fail another test.
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
     # A garbage collection during the history may find the effect of a bug before the rules do, and report it as a crash.
     gc.disable()
     try:
-        violation = play(_scenario(seed)).violation
+        violation = play(scenario).violation
         found = None if violation is None else violation.rule
     finally:
         gc.enable()

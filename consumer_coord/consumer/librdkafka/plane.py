@@ -478,7 +478,8 @@ class Threaded(OffLoop):
         if not self._closed:
             self._closed = True
             try:
-                await super().close()
+                if self._kafka.is_open:
+                    await super().close()
             finally:
                 if self._own:
                     self.executor.shutdown(wait=False)

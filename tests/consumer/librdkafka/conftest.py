@@ -1,4 +1,4 @@
-"""The planes that the contract of the data planes is played on."""
+"""The two planes of librdkafka."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.simulation.data_planes import Play, play_on_caller, play_simulated, play_threaded
+from tests.support.consumer.data_planes import Play, play_on_caller, play_threaded
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +17,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-@pytest.fixture(params=["simulated", "on caller", "threaded"])
+@pytest.fixture(params=["on caller", "threaded"])
 def play(request: pytest.FixtureRequest) -> Play:
-    """Plays a story on one of the three."""
-    if request.param == "simulated":
-        return play_simulated
+    """Plays a story on one of the two."""
     topic = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)
     play = play_on_caller if request.param == "on caller" else play_threaded
     return play(request.getfixturevalue("kafka"), topic)

@@ -1,4 +1,4 @@
-"""Where the data planes read: the part of their contract (see ``test_data_plane_contract.py``) that is about positions."""
+"""Where librdkafka reads: the part of what the engine relies on (see ``test_contract.py``) that is about positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 
 from consumer_coord.offsets import OffsetAndMetadata, partition_of_message
 from consumer_coord.topic_partition import TopicPartition
-from tests.support.simulation.data_planes import Logs, Play, at, nothing_comes, offsets, take
+from tests.support.consumer.data_planes import Logs, Play, at, nothing_comes, offsets, take
 
 #: librdkafka has timers of a second.
 pytestmark = pytest.mark.thorough

@@ -1,6 +1,6 @@
-"""One contract for what the engine reads from: librdkafka, on this thread and behind one, and the simulation's model of it.
+"""What the engine relies on in librdkafka, on this thread and behind one; on the embedded Kafka.
 
-The model is worth something because these assertions hold for the real thing; the real thing is asked on the embedded Kafka.
+The simulation has no model of librdkafka, because members of a simulation read with the own Fetch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
-from tests.support.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
+from tests.support.consumer.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
 
 #: librdkafka has timers of a second.
 pytestmark = pytest.mark.thorough

@@ -1,11 +1,10 @@
-"""The data planes of the contract's tests: librdkafka on the embedded Kafka, and the simulation's model of it."""
+"""The data planes of the contract's tests: librdkafka on the embedded Kafka."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any, Protocol
 
 import pytest
@@ -13,18 +12,12 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Row
 from confluent_kafka.admin import AdminClient
 
-from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, Threaded
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_call import BlockingCall
-from consumer_coord.simulation import loop as virtual
-from consumer_coord.simulation.brokers import SimulatedCluster
-from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
-from consumer_coord.simulation.network import SimulatedNetwork
-from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 
 PARTITIONS = 3
@@ -56,43 +49,6 @@ class Logs(Protocol):
 
 Story = Callable[[Logs], Awaitable[None]]
 Play = Callable[[Story], None]
-
-
-class SimulatedLogs:
-    """The cluster of the simulation."""
-
-    topic = "t"
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, virtual.VirtualTimeLoop)
-        network = SimulatedNetwork(loop, Random(1))
-        self.process = Process.on(loop, "client")
-        self.cluster = SimulatedCluster(
-            loop, network, Random(2), config=BrokerConfig(auto_create_topics_enable=False), brokers=3, topics={"t": PARTITIONS}
-        )
-        self.cluster.start()
-
-    def produce(self, partition: int, count: int) -> None:
-        self.cluster.produce(TopicPartition(self.topic, partition), count)
-
-    def trim(self, partition: int, before: int) -> None:
-        self.cluster.trim(TopicPartition(self.topic, partition), before)
-
-    def create_topic(self) -> str:
-        self.cluster.kafka.create_topic("later", 1)
-        self.cluster.produce(TopicPartition("later", 0), 5)
-        return "later"
-
-    def delete_topic(self) -> None:
-        self.cluster.kafka.delete_topic(self.topic)
-
-    def recreate_topic(self) -> None:
-        self.cluster.kafka.create_topic(self.topic, PARTITIONS)
-
-    def plane(self, **settings: Any) -> DataPlane:
-        config = PlaneConfig(eof=settings.get("enable_partition_eof", False), call_ms=2.0)
-        return SimulatedPlane(self.process, self.cluster, Random(3), config)
 
 
 class RealLogs:
@@ -139,21 +95,6 @@ class RealLogs:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         return self._make(Librdkafka(config))
-
-
-def play_simulated(story: Story) -> None:
-    """Play a story in virtual time."""
-
-    async def main() -> None:
-        logs = SimulatedLogs()
-
-        async def whole() -> None:
-            await story(logs)
-
-        await asyncio.wait({task := logs.process.create_task(whole())})
-        task.result()
-
-    virtual.run(main(), max_time_s=600)
 
 
 def play_threaded(kafka: EmbeddedKafka, topic: str) -> Play:
