@@ -24,7 +24,7 @@ from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from tests.fetch.test_planted_bugs import late_answers_count
-from tests.support.simulation.planting import assert_found
+from tests.support.simulation.planting import assert_found, former
 
 SEEDS = range(100)
 
@@ -35,13 +35,13 @@ Patch = pytest.MonkeyPatch
 
 def _lose_the_first_row_of_a_step(patch: Patch) -> None:
     """A step that decodes the middle of a chunk hands out its rows from the second on."""
-    decode, step = Messages.decode, MessagePlane._decode
+    decode, step = Messages.decode, former(MessagePlane, "_decode")
 
     def few(self: Messages, fetch: CompletedFetch, kept: Any) -> Rows:
         return decode(self, fetch, kept, max_records=3)
 
     def careless(self: MessagePlane, chunk: Chunk) -> Rows | None:
-        rows = step(self, chunk)
+        rows: Rows | None = step(self, chunk)
         if rows is not None and chunk.start > chunk.records.offset and len(rows) > 1:
             rows.take(1)
         return rows
@@ -100,7 +100,7 @@ def _stay_with_the_former_leader(patch: Patch) -> None:
 
 def _begin_at_the_offset_of_the_response(patch: Patch) -> None:
     """After a response with records, the same records are requested again."""
-    take = BrokerFetches._take_records
+    take = former(BrokerFetches, "_take_records")
 
     def stuck(self: BrokerFetches, state: FetchState, row: Any, records: Any, address: str) -> None:
         offset = state.offset
@@ -113,7 +113,7 @@ def _begin_at_the_offset_of_the_response(patch: Patch) -> None:
 
 def _ignore_an_offset_out_of_range(patch: Patch) -> None:
     """A partition whose offset retention removed is requested at this offset for ever."""
-    refused = BrokerFetches._refused
+    refused = former(BrokerFetches, "_refused")
 
     def patient(self: BrokerFetches, state: FetchState, step: Step, code: int) -> None:
         refused(self, state, Step.BACK_OFF if code == error_codes.OFFSET_OUT_OF_RANGE else step, code)
