@@ -513,12 +513,18 @@ class Processing(ABC):
         return due
 
     def to_continue(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return where another reader of this consumer must continue, so that it receives what is not finished."""
+        """Return where another reader of this consumer must continue, so that it receives what is not finished.
+
+        A partition whose records are all finished continues behind them: another ``process`` would begin at the start of the
+        reading, which is before them.
+        """
         found = {}
         for partition, holding in self.work.holdings.items():
-            at = self.work.unfinished(holding)
+            reading, at = self._readings.get(partition), self.work.unfinished(holding)
             if at is not None:
                 found[partition] = at
+            elif reading is not None and reading.start.offset < holding.position:
+                found[partition] = OffsetAndMetadata(holding.position)
         return found
 
     def counts(self) -> Counts:

@@ -405,6 +405,38 @@ def test_processing_again_after_a_failure_handles_only_what_was_not_finished(kaf
     asyncio.run(main())
 
 
+def test_a_second_failure_does_not_repeat_what_was_finished_after_the_first(kafka: EmbeddedKafka) -> None:
+    """A partition that the first failure left unfinished is finished by the second call; the third begins behind it."""
+
+    async def main() -> None:
+        produce(kafka, 2 * PARTITIONS)
+        seen: Counter[int] = Counter()
+        fails_after = {0: lambda: seen.total() == 2 * PARTITIONS - 2, 1: lambda: seen[0] == 1}
+
+        async def handle(message: Any) -> None:
+            number = int(message.value())
+            if number in fails_after:
+                await eventually_async(fails_after[number])
+                del fails_after[number]
+                raise ZeroDivisionError
+            seen[number] += 1
+            if seen.total() == 2 * PARTITIONS:
+                stop.set()
+
+        stop = asyncio.Event()
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            for _ in range(2):
+                with pytest.raises(ZeroDivisionError):
+                    await member.process(handle, order="none", drain_timeout=0.1)
+            assert (await committed(member))[0] == 2
+            await member.process(handle, order="none", stop=stop)
+            assert await committed(member) == [2] * PARTITIONS
+        assert set(seen.values()) == {1}
+
+    asyncio.run(main())
+
+
 def test_a_handler_that_raises_cancelled_error_of_its_own_has_failed(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 1)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import pytest
 
 from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.simulation.scenario import Scenario
+
+
+def former(owner: type, name: str) -> Any:
+    """Return the method that a planted bug replaces and calls."""
+    return vars(owner)[name]
 
 
 def assert_found(
