@@ -6,12 +6,13 @@ import sys
 import threading
 import time
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import ROOT, command
 from benchmarks.table import median
+from consumer_coord import GroupConsumer
 from tests.support.kafka_cluster import unique_name
 from tests.support.processes import end, rss_mb, spawn
 
@@ -27,7 +28,8 @@ def run(seconds: float) -> None:
         producing = threading.Thread(target=_produce, args=(kafka.bootstrap_servers, topic, stop, failed))
         producing.start()
         drivers = ("asyncio", "threads")
-        members = [spawn(command("ours", _task(kafka.bootstrap_servers, topic, one)), cwd=ROOT) for one in drivers]
+        tasks = [_task(kafka.bootstrap_servers, topic, one) for one in drivers]
+        members = [spawn(command("ours", task), cwd=ROOT) for task in tasks]
         rows: list[list[float]] = []
         try:
             began = time.monotonic()
@@ -38,6 +40,7 @@ def run(seconds: float) -> None:
                 rows.append([rss_mb(member.pid) for member in members])
                 shown = ", ".join(f"{name} {mb:.1f} MB" for name, mb in zip(drivers, rows[-1], strict=True))
                 print(f"{time.monotonic() - began:.0f} s: {shown}", file=sys.stderr, flush=True)
+            finished = [_committed(task) for task in tasks]
         finally:
             stop.set()
             producing.join()
@@ -47,12 +50,19 @@ def run(seconds: float) -> None:
     for place, name in enumerate(drivers):
         values = [row[place] for row in rows]
         middle, last = median(values[third : 2 * third] or values), median(values[-third:])
-        print(f"{name}: {' '.join(f'{value:.1f}' for value in values)} MB")
+        print(f"{name}, {finished[place]:,} records: {' '.join(f'{value:.1f}' for value in values)} MB")
         print(f"{name}: median of the second third {middle:.1f} MB, of the last third {last:.1f} MB, {last - middle:+.1f} MB")
 
 
 def _task(bootstrap: str, topic: str, driver: str) -> Task:
     return Task(driver, bootstrap, topic, unique_name("g"), concurrency=100, records=1 << 60, seconds=1e9)
+
+
+def _committed(task: Task) -> int:
+    """Return how many records the group has finished."""
+    with GroupConsumer({"bootstrap.servers": task.bootstrap, "group.id": task.group}) as reader:
+        rows = reader.committed([TopicPartition(task.topic, number) for number in range(_PARTITIONS)])
+    return sum(max(0, row.offset) for row in rows)
 
 
 def _produce(bootstrap: str, topic: str, stop: threading.Event, failed: list[BaseException]) -> None:
