@@ -1,7 +1,8 @@
 """Records in parallel: ``process`` and other libraries, next to a bare loop of as many tasks, threads or processes.
 
 ``python -m benchmarks.parallel [--rounds 5] [--seconds 5] [--only asyncio threads processes] [--concurrency 1 10 100 1000]
-[--peers ours ...] [--results artifacts/parallel.jsonl] [--table]``, ``--memory [600]``.
+[--peers pool ...] [--results artifacts/parallel.jsonl] [--table]``; with ``--cases [CASE ...]``, the cases of
+:mod:`benchmarks.parallel_cases`; with ``--memory [600]``, the memory of a long process.
 
 Handlers sleep 5 ms (asyncio, threads) or compute 1 ms (processes). The bare loop calls the same handlers without a Kafka: it is
 the most that any consumer can reach. Each record has 100 bytes, and one of 5,000 keys in 8 partitions. The programs are in
@@ -33,7 +34,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from benchmarks import cluster, parallel_memory
+from benchmarks import cluster, parallel_cases, parallel_memory
 from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import PEERS, ROOT, command
 from benchmarks.results import Results
@@ -159,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peers", nargs="*", choices=[one for one in PEERS if one not in (BARE, OURS)])
     parser.add_argument("--results", type=Path, default=Path("artifacts/parallel.jsonl"))
     parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--cases", nargs="*", metavar="CASE", help="what is lost, repeated and stuck in hard cases")
     parser.add_argument("--memory", nargs="?", type=float, const=600.0, metavar="SECONDS", help="memory of a long process")
     options = parser.parse_args(arguments)
     peers = [one for one in PEERS if one not in (BARE, OURS)] if options.peers is None else options.peers
@@ -166,6 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parallel_memory.run(options.memory)
         return
     results = Results(options.results)
+    if options.cases is not None:
+        parallel_cases.run(options.cases, [OURS, *peers], results, measures=not options.table)
+        return
     tasks = [
         Task(driver, concurrency=count, records=RECORDS, seconds=options.seconds, work=WORK_S[driver])
         for driver in options.only

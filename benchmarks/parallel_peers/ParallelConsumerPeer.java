@@ -100,6 +100,7 @@ public final class ParallelConsumerPeer {
         if (log != null) {
             String value = record.value() == null ? "null" : new String(record.value(), StandardCharsets.ISO_8859_1);
             if (value.equals("\"fails\"") || value.equals("\"cancels\"") || value.startsWith("\u00ff")) {
+                note('x', record);
                 throw new IllegalArgumentException("the handler fails at this record");
             }
             note('-', record);

@@ -100,7 +100,7 @@ class Timed:
 
 
 class Logged:
-    """Appends lines to a file: ``+ key partition offset`` when a call begins, and with ``-`` when it has ended well."""
+    """Appends lines to a file: ``+ key partition offset`` when a call begins, ``-`` when it has ended well, ``x`` when not."""
 
     def __init__(self, task: Task) -> None:
         self._file = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -110,7 +110,12 @@ class Logged:
         self._write("+", call)
 
     def end(self, call: Call) -> None:
-        """Note the end of a call."""
+        """Note the end of a call; fail if the value says so."""
+        try:
+            decode(call.value)
+        except BaseException:
+            self._write("x", call)
+            raise
         self._write("-", call)
 
     def note(self, text: str) -> None:
@@ -136,7 +141,6 @@ def coroutine(task: Task, timed: Timed | Logged, call_of: Callable[[Any], Call])
         call = call_of(message)
         timed.begin(call)
         await asyncio.sleep(task.work)
-        decode(call.value)
         timed.end(call)
 
     return logged if isinstance(timed, Logged) else measured
@@ -159,7 +163,6 @@ def function(task: Task, timed: Timed | Logged, call_of: Callable[[Any], Call]) 
         call = call_of(message)
         timed.begin(call)
         time.sleep(task.work)
-        decode(call.value)
         timed.end(call)
 
     return logged if isinstance(timed, Logged) else measured

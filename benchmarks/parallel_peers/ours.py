@@ -25,6 +25,7 @@ def settings(task: Task) -> dict[str, Any]:
         "bootstrap.servers": task.bootstrap,
         "group.id": task.group,
         "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 1_000,  # as all others
         "session.timeout.ms": task.session_ms,
         "partition.assignment.strategy": "cooperative-sticky",
     }

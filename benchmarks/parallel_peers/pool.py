@@ -47,12 +47,14 @@ class Pool:
         self._turns = itertools.cycle(self._queues)
         self._failure: BaseException | None = None
         self._unfinished = 0
+        self._assigned_more = False
         settings = {
             "bootstrap.servers": task.bootstrap,
             "group.id": task.group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "on_commit": self._answered,
             "session.timeout.ms": task.session_ms,
             "partition.assignment.strategy": "cooperative-sticky",
         }
@@ -68,8 +70,9 @@ class Pool:
         while not stop.is_set() and self._failure is None:
             for message in self._consumer.consume(500, 0.05):
                 self._take(message)
-            if paused is not (self._unfinished > self._task.most):
-                paused = not paused
+            if self._assigned_more or paused is not (self._unfinished > self._task.most):
+                # A partition that was paused when it was revoked is still paused when it comes back.
+                paused, self._assigned_more = self._unfinished > self._task.most, False
                 (self._consumer.pause if paused else self._consumer.resume)(self._consumer.assignment())
             if (now := time.monotonic()) >= commits_at:
                 commits_at = now + _COMMITS_EVERY_S
@@ -124,11 +127,18 @@ class Pool:
             for number in partitions:
                 owned = self._owned[number]
                 offset = next(iter(owned.unfinished), owned.position)
-                if offset > owned.committed:
+                # A commit in the background may fail yet; the last one is made in any case.
+                if offset > owned.committed or (wait and offset >= 0):
                     owned.committed = offset
                     rows.append(TopicPartition(self._task.topic, number, offset))
         if rows:
             self._consumer.commit(offsets=rows, asynchronous=not wait)
+
+    def _answered(self, error: object, partitions: Sequence[TopicPartition]) -> None:
+        """Repeat a commit that failed, for instance because of a rebalance."""
+        for one in partitions:
+            if (error is not None or one.error is not None) and one.partition in self._owned:
+                self._owned[one.partition].committed = -1
 
     def _give_up(self, partitions: Sequence[int], *, commit: bool) -> None:
         ends = time.monotonic() + _DRAIN_S
@@ -149,6 +159,7 @@ class Pool:
                 self._unfinished -= sum(not runs for runs in self._owned.pop(number).unfinished.values())
 
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._assigned_more = True
         for one in partitions:
             self._owned[one.partition] = Owned()
 

@@ -81,6 +81,8 @@ async def run(task: Task) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in listening())
     if task.log:
         Logged(task).note(f"bootstrap {bootstrap}")
+        while not Path(task.log).with_suffix(".go").exists():
+            await asyncio.sleep(0.05)
     else:
         await asyncio.to_thread(produce, task, bootstrap)
     await client.subscribe(Handler(task, timed))

@@ -1,6 +1,7 @@
 """What members say about the records that they handle, in a file each.
 
-A line ``+ key partition offset`` says that a handler begins, ``-`` that it has ended well. Lines with ``!`` say something else.
+A line ``+ key partition offset`` says that a handler begins, ``-`` that it has ended well, ``x`` that it has failed. Lines with
+``!`` say something else.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def out_of_order(files: Sequence[Handled]) -> Iterator[str]:
         for sign, key, place in file.lines():
             if key == "~":
                 continue
-            if sign == "-":
+            if sign != "+":
                 running.discard(key)
                 continue
             if key in running:
