@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
@@ -32,6 +33,7 @@ from confluent_kafka import Producer
 
 from benchmarks import cluster, first_message, idle
 from benchmarks.fleet import CONFLUENT, OURS
+from benchmarks.results import Results
 from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
@@ -341,35 +343,15 @@ def imported(client: str) -> tuple[float, float]:
     return took_s * 1000, float(answer)
 
 
-class Results:
-    """The file of results: one line for each measurement."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        #: (row, case, client) -> figures of the rounds.
-        self.found: dict[tuple[str, str, str], list[dict[str, float]]] = {}
-        if path.exists():
-            for line in path.read_text().splitlines():
-                one = json.loads(line)
-                self.found.setdefault((one["row"], one["case"], one["client"]), []).append(one["figures"])
-
-    def add(self, row: Row, case: Case, client: str, figures: dict[str, float]) -> None:
-        """Keep a measurement."""
-        self.found.setdefault((row.name, case.name, client), []).append(figures)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            one = {"row": row.name, "case": case.name, "client": client, "figures": figures, "at": time.time()}
-            print(json.dumps(one), file=file)
-
-    def rounds(self, row: Row, case: Case, limit: Limit) -> list[float]:
-        """Return a figure of each round: ours, or its ratio to the peer's."""
-        ours, theirs = (self.found.get((row.name, case.name, client), []) for client in OURS_FIRST)
-        if limit.absolute:
-            return [one[limit.figure] for one in ours]
-        if limit.figure == "gaps":
-            # Gaps that the peer does not have.
-            return [max(0.0, one["gaps"] - other["gaps"]) for one, other in zip(ours, theirs, strict=False)]
-        return [one[limit.figure] / other[limit.figure] for one, other in zip(ours, theirs, strict=False)]
+def rounds_of(results: Results, row: Row, case: Case, limit: Limit) -> list[float]:
+    """Return a figure of each round: ours, or its ratio to the peer's."""
+    ours, theirs = (results.rounds(row.name, case.name, client) for client in OURS_FIRST)
+    if limit.absolute:
+        return [one[limit.figure] for one in ours]
+    if limit.figure == "gaps":
+        # Gaps that the peer does not have.
+        return [max(0.0, one["gaps"] - other["gaps"]) for one, other in zip(ours, theirs, strict=False)]
+    return [one[limit.figure] / other[limit.figure] for one, other in zip(ours, theirs, strict=False)]
 
 
 def _mean(values: Sequence[float], limit: Limit) -> float:
@@ -384,7 +366,7 @@ def lines(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     found = []
     for row in rows:
         for limit in row.limits:
-            rounds = {case.name: got for case in row.cases if (got := results.rounds(row, case, limit))}
+            rounds = {case.name: got for case in row.cases if (got := rounds_of(results, row, case, limit))}
             if not rounds:
                 continue
             middles = {name: median(got) for name, got in rounds.items()}
@@ -401,18 +383,12 @@ def lines(results: Results, rows: Sequence[Row]) -> list[list[str]]:
 
 
 def run(rows: Sequence[Row], results: Results, rounds: int) -> None:
-    """Measure what is missing. The clients run in turns, and their order changes in each round."""
+    """Measure what is missing."""
     with contextlib.ExitStack() as stack:
         place = Place(stack)
         for row in rows:
             for case in row.cases:
-                while (turn := min(len(results.found.get((row.name, case.name, one), ())) for one in OURS_FIRST)) < rounds:
-                    for client in OURS_FIRST if turn % 2 else OURS_FIRST[::-1]:
-                        if len(results.found.get((row.name, case.name, client), ())) == turn:
-                            figures = measure(case, client, place)
-                            results.add(row, case, client, figures)
-                            shown = ", ".join(f"{name} {number(value)}" for name, value in figures.items())
-                            print(f"{row.name}, {case.name}, {client}: {shown}", file=sys.stderr, flush=True)
+                results.complete(row.name, case.name, OURS_FIRST, rounds, functools.partial(measure, case, place=place))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,226 +1,185 @@
-"""Benchmark: records in parallel (``process``) against a bare loop of as many tasks, threads or processes.
+"""Records in parallel: ``process`` and other libraries, next to a bare loop of as many tasks, threads or processes.
 
-``python -m benchmarks.parallel [--rounds 3] [--seconds 5] [--only asyncio threads processes]``
+``python -m benchmarks.parallel [--rounds 5] [--seconds 5] [--only asyncio threads processes] [--concurrency 1 10 100 1000]
+[--peers pool ...] [--results artifacts/parallel.jsonl] [--table]``; with ``--cases [CASE ...]``, the cases of
+:mod:`benchmarks.parallel_cases`; with ``--memory [600]``, the memory of a long process.
 
 Handlers sleep 5 ms (asyncio, threads) or compute 1 ms (processes). The bare loop calls the same handlers without a Kafka: it is
-the most that any consumer can reach. Each record has 100 bytes, and one of 5,000 keys in 8 partitions. A rate counts from the
-first call of a handler to the end of the last. *overhead* is the processor time of a record beyond the bare loop's, in
-microseconds; for processes, that of the parent.
+the most that any consumer can reach. Each record has 100 bytes, and one of 5,000 keys in 8 partitions. The programs are in
+``parallel_peers/``, and run in turns, each in a process of its own; every round is shown, and kept in the file of results at
+once, so that a run that was interrupted continues. A rate counts from the first call of a handler, for ``--seconds`` or until
+the topic's 200,000 records are handled. *ratio* is the median of the rounds' ratios to the bare loop of the same round, with
+the smallest and the largest. *overhead* is the processor time of a record beyond the bare loop's, in microseconds; for
+processes, that of the parent.
 
 Goals: 0.9 of a bare loop that handles at most 10,000 records/s; above that, 25 us (asyncio) and 50 us (threads) of overhead.
+
+The peers: ``pool``, threads on confluent-kafka by hand; ``pyrallel`` (needs a Python from 3.12 on, with a new environment);
+``prosody`` (with its mock, a broker in its process with three partitions); ``java``, Confluent's Parallel Consumer. A peer that
+cannot be had is named with the reason, and left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import concurrent.futures
-import multiprocessing
-import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-import attrs
 from confluent_kafka import Producer
 
-from benchmarks import cluster
+from benchmarks import cluster, parallel_cases, parallel_memory
+from benchmarks.parallel_peers.calls import Task
+from benchmarks.parallel_peers.programs import PEERS, ROOT, command
+from benchmarks.results import Results
 from benchmarks.table import markdown, median, number
-from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from tests.support.kafka_cluster import KafkaCluster, unique_name
+from tests.support.kafka_jars import UnavailableError
 
-CASES = {"asyncio": (1, 10, 100, 1_000), "threads": (1, 10, 100, 1_000), "processes": (1, 2)}
-SLEEP_S, COMPUTE_S = 0.005, 0.001
-PARTITIONS, KEYS, MOST = 8, 5_000, 200_000
-
-
-@attrs.define
-class Clock:
-    """Counts calls of handlers; thread-safe enough for counters that one thread at a time changes."""
-
-    records: int
-    began: float = 0.0
-    ended: float = 0.0
-    cpu: float = 0.0
-    left: int = attrs.field(init=False)
-    done: Callable[[], object] = attrs.field(default=lambda: None)
-
-    def __attrs_post_init__(self) -> None:
-        self.left = self.records
-
-    def begin(self) -> None:
-        """Note the first call."""
-        if not self.began:
-            self.began, self.cpu = time.perf_counter(), time.process_time()
-
-    def end(self) -> None:
-        """Note the end of a call."""
-        self.left -= 1
-        if self.left == 0:
-            self.ended, self.cpu = time.perf_counter(), time.process_time() - self.cpu
-            self.done()
-
-    @property
-    def measured(self) -> tuple[float, float]:
-        """Records per second, and microseconds of processor time per record."""
-        return self.records / (self.ended - self.began), self.cpu / self.records * 1e6
+#: Driver -> how many handlers at once. More processes than cores handle no more records.
+CONCURRENCY = {"asyncio": (1, 10, 100, 1_000), "threads": (1, 10, 100, 1_000), "processes": (1, 2, 10)}
+WORK_S = {"asyncio": 0.005, "threads": 0.005, "processes": 0.001}
+PARTITIONS, KEYS, RECORDS = 8, 5_000, 200_000
+BARE, OURS = "bare", "ours"
+_HEAD = (
+    "handlers",
+    "client",
+    "records/s",
+    "ratio (smallest-largest)",
+    "overhead, us",
+    "goal",
+    "every round: records/s, CPU us",
+)
 
 
-def compute(_: Any) -> None:
-    """Use a processor for a millisecond."""
-    ends = time.process_time() + COMPUTE_S
-    while time.process_time() < ends:
-        pass
+def fill(kafka: KafkaCluster) -> str:
+    """Create the topic."""
+    topic = unique_name("records")
+    kafka.create_topic(topic, PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
+    value = json.dumps("x" * 98)
+    for record in range(RECORDS):
+        key = record % KEYS
+        producer.produce(topic, value, key=str(key), partition=key % PARTITIONS)
+        if record % 10_000 == 0:
+            producer.flush(60)
+    assert producer.flush(60) == 0
+    return topic
 
 
-def settings(kafka: KafkaCluster) -> dict[str, Any]:
-    """Return the settings of a new group."""
-    return {"bootstrap.servers": kafka.bootstrap_servers, "group.id": unique_name("g"), "auto.offset.reset": "earliest"}
+def measure(client: str, task: Task) -> Mapping[str, float]:
+    """Run a program once."""
+    with tempfile.NamedTemporaryFile() as calls:
+        ran = subprocess.run(
+            command(client, task),
+            cwd=ROOT,
+            env={**os.environ, "CALLS": calls.name, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=task.seconds * 10 + 180,
+            check=False,
+        )
+    if ran.returncode != 0:
+        raise RuntimeError(f"{client} ended with code {ran.returncode}:\n{ran.stdout[-500:]}{ran.stderr[-2000:]}")
+    found: dict[str, float] = json.loads([line for line in ran.stdout.splitlines() if line.startswith("{")][-1])
+    return found
 
 
-async def asyncio_bare(concurrency: int, clock: Clock) -> None:
-    """Call the handlers without a Kafka."""
+def run(tasks: Sequence[Task], results: Results, rounds: int, peers: Sequence[str]) -> None:
+    """Measure what is missing."""
+    missing: set[str] = set()
+    with cluster.broker() as kafka:
+        topic = fill(kafka)
+        for task in tasks:
+            able = [one for one in (BARE, OURS, *peers) if task.driver in PEERS[one].drivers and one not in missing]
+            for client in list(able):
+                try:
+                    command(client, task)
+                except UnavailableError as error:
+                    print(f"{client} is left out: {error}", file=sys.stderr, flush=True)
+                    missing.add(client)
+                    able.remove(client)
 
-    async def loop(count: int) -> None:
-        for _ in range(count):
-            clock.begin()
-            await asyncio.sleep(SLEEP_S)
-            clock.end()
+            def once(client: str, task: Task = task) -> Mapping[str, float]:
+                place = {"bootstrap": kafka.bootstrap_servers, "topic": topic, "group": unique_name("g")}
+                return measure(client, Task(**{**vars(task), **place}))
 
-    await asyncio.gather(*(loop(clock.records // concurrency) for _ in range(concurrency)))
-
-
-async def asyncio_ours(kafka: KafkaCluster, topic: str, concurrency: int, clock: Clock) -> None:
-    """Call the handlers by ``process``."""
-    stop = asyncio.Event()
-    clock.done = stop.set
-
-    async def handle(_: Any) -> None:
-        clock.begin()
-        await asyncio.sleep(SLEEP_S)
-        if clock.left > 0:
-            clock.end()
-
-    async with AsyncGroupConsumer(settings(kafka)) as consumer:
-        await consumer.subscribe([topic])
-        await consumer.process(handle, concurrency=concurrency, stop=stop)
+            results.complete(task.driver, str(task.concurrency), able, rounds, once)
 
 
-def threads_bare(concurrency: int, clock: Clock) -> None:
-    """Call the handlers without a Kafka."""
-    lock = threading.Lock()
-
-    def loop(count: int) -> None:
-        for _ in range(count):
-            with lock:
-                clock.begin()
-            time.sleep(SLEEP_S)
-            with lock:
-                clock.end()
-
-    with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
-        list(pool.map(loop, [clock.records // concurrency] * concurrency))
-
-
-def threads_ours(kafka: KafkaCluster, topic: str, concurrency: int, clock: Clock) -> None:
-    """Call the handlers by ``process``."""
-    stop, lock = threading.Event(), threading.Lock()
-    clock.done = stop.set
-
-    def handle(_: Any) -> None:
-        with lock:
-            clock.begin()
-        time.sleep(SLEEP_S)
-        with lock:
-            if clock.left > 0:
-                clock.end()
-
-    with GroupConsumer(settings(kafka)) as consumer:
-        consumer.subscribe([topic])
-        consumer.process(handle, workers=concurrency, stop=stop)
+def lines(results: Results, tasks: Sequence[Task]) -> list[list[str]]:
+    """Return the cells of the table for what was measured."""
+    found = []
+    for task in tasks:
+        rounds_of = functools.partial(results.rounds, task.driver, str(task.concurrency))
+        bare = rounds_of(BARE)
+        for client in PEERS:
+            rounds = rounds_of(client)
+            if not rounds:
+                continue
+            pairs = list(zip(rounds, bare, strict=False))
+            ratios = [one["rate"] / other["rate"] for one, other in pairs]
+            overhead = median([one["cpu"] - other["cpu"] for one, other in pairs])
+            goal = "" if client != OURS else _reached(task.driver, median([one["rate"] for one in bare]), ratios, overhead)
+            found.append(
+                [
+                    f"{task.driver}, {task.concurrency:,}",
+                    client,
+                    number(median([one["rate"] for one in rounds])),
+                    f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if client != BARE else "",
+                    number(overhead) if client != BARE else "",
+                    goal,
+                    "; ".join(f"{number(one['rate'])}, {number(one['cpu'])}" for one in rounds),
+                ]
+            )
+    return found
 
 
-def processes_bare(concurrency: int, clock: Clock) -> None:
-    """Call the handlers without a Kafka."""
-    with concurrent.futures.ProcessPoolExecutor(concurrency, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(compute, range(concurrency)))  # Start the processes.
-        clock.begin()
-        for _ in pool.map(compute, range(clock.records), chunksize=50):
-            clock.end()
-
-
-def processes_ours(kafka: KafkaCluster, topic: str, concurrency: int, clock: Clock) -> None:
-    """Call the handlers by ``process``; a call of the executor counts as one of the handler."""
-    stop = threading.Event()
-    clock.done = stop.set
-    lock = threading.Lock()
-
-    class Pool(concurrent.futures.ProcessPoolExecutor):
-        """Counts its calls."""
-
-        def submit(self, *arguments: Any, **keywords: Any) -> Any:
-            with lock:
-                clock.begin()
-            future = super().submit(*arguments, **keywords)
-            future.add_done_callback(self._ended)
-            return future
-
-        def _ended(self, _: Any) -> None:
-            with lock:
-                if clock.left > 0:
-                    clock.end()
-
-    with Pool(concurrency, mp_context=multiprocessing.get_context("spawn")) as pool, GroupConsumer(settings(kafka)) as consumer:
-        list(pool.map(compute, range(concurrency)))
-        clock.began, clock.left = 0.0, clock.records
-        consumer.subscribe([topic])
-        consumer.process(compute, workers=pool, stop=stop)
-
-
-def measure(case: str, kafka: KafkaCluster, topic: str, concurrency: int, records: int) -> tuple[Clock, Clock]:
-    """Measure a bare loop, and ``process``."""
-    bare, ours = Clock(records), Clock(records)
-    if case == "asyncio":
-        asyncio.run(asyncio_bare(concurrency, bare))
-        asyncio.run(asyncio_ours(kafka, topic, concurrency, ours))
-    elif case == "threads":
-        threads_bare(concurrency, bare)
-        threads_ours(kafka, topic, concurrency, ours)
-    else:
-        processes_bare(concurrency, bare)
-        processes_ours(kafka, topic, concurrency, ours)
-    return bare, ours
+def _reached(driver: str, bare: float, ratios: Sequence[float], overhead: float) -> str:
+    if bare <= 10_000:
+        return f"ratio 0.9: {'yes' if median(ratios) >= 0.9 else 'no'}"
+    if driver == "processes":
+        return ""
+    most = 25 if driver == "asyncio" else 50
+    return f"{most} us: {'yes' if overhead <= most else 'no'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="benchmarks.parallel", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argparse.ArgumentParser(prog="benchmarks.parallel", description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
-    chosen = parser.parse_args(arguments)
-    rows = []
-    with cluster.broker() as kafka:
-        topic = unique_name("records")
-        kafka.create_topic(topic, PARTITIONS)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
-        for record in range(MOST):
-            key = record % KEYS
-            producer.produce(topic, b"x" * 100, key=str(key), partition=key % PARTITIONS, on_delivery=None)
-            if record % 10_000 == 0:
-                producer.flush(60)
-        assert producer.flush(60) == 0
-        for case in chosen.only:
-            for concurrency in CASES[case]:
-                per_s = concurrency / (COMPUTE_S if case == "processes" else SLEEP_S)
-                records = max(concurrency, min(MOST, int(per_s * chosen.seconds)) // concurrency * concurrency)
-                runs = [measure(case, kafka, topic, concurrency, records) for _ in range(chosen.rounds)]
-                bare = [median([one.measured[which] for one, _ in runs]) for which in (0, 1)]
-                ours = [median([one.measured[which] for _, one in runs]) for which in (0, 1)]
-                cells = [number(bare[0]), number(ours[0]), f"{ours[0] / bare[0]:.2f}", number(ours[1] - bare[1])]
-                rows.append([f"{case}, {concurrency:,}", *cells])
-                print(rows[-1], flush=True)
-    print(markdown(["handlers", "bare loop, records/s", "process, records/s", "ratio", "overhead, us"], rows))
+    parser.add_argument("--only", nargs="+", choices=CONCURRENCY, default=list(CONCURRENCY))
+    parser.add_argument("--concurrency", nargs="+", type=int)
+    parser.add_argument("--peers", nargs="*", choices=[one for one in PEERS if one not in (BARE, OURS)])
+    parser.add_argument("--results", type=Path, default=Path("artifacts/parallel.jsonl"))
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--cases", nargs="*", metavar="CASE", help="what is lost, repeated and stuck in hard cases")
+    parser.add_argument("--memory", nargs="?", type=float, const=600.0, metavar="SECONDS", help="memory of a long process")
+    options = parser.parse_args(arguments)
+    peers = [one for one in PEERS if one not in (BARE, OURS)] if options.peers is None else options.peers
+    if options.memory is not None:
+        parallel_memory.run(options.memory)
+        return
+    results = Results(options.results)
+    if options.cases is not None:
+        parallel_cases.run(options.cases, [OURS, *peers], results, measures=not options.table)
+        return
+    tasks = [
+        Task(driver, concurrency=count, records=RECORDS, seconds=options.seconds, work=WORK_S[driver])
+        for driver in options.only
+        for count in options.concurrency or CONCURRENCY[driver]
+    ]
+    if not options.table:
+        run(tasks, results, options.rounds, peers)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores\n")
+    print(markdown(_HEAD, lines(results, tasks)), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,12 @@ from consumer_coord.printable import get_logger
 from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
-from consumer_coord.process.processing import Counts, Processing, ProcessSettings
+from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
 from consumer_coord.process.work import Holding, Record
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: How long a call waits for records, in seconds: usually, and while a partition waits for room.
-_WAIT_S, _SHORT_WAIT_S = 0.1, 0.01
 #: How long a leader may take to tell where a log ends, in seconds.
 _LOG_END_S = 2.0
 #: How long cancelled handlers may take to end, and how long the last commit may take, in seconds.
@@ -92,9 +90,9 @@ class AsyncProcess(Processing):
             raise asyncio.CancelledError
         return self.counts()
 
-    async def _step(self, tracking: Tracking, room: frozenset[TopicPartition] | None, wait_s: float = _WAIT_S) -> None:
+    async def _step(self, tracking: Tracking, room: frozenset[TopicPartition] | None, most_s: float = WAIT_S) -> None:
         """Take records once, and start what may start."""
-        messages = await tracking.take(self.most(), min(wait_s, _SHORT_WAIT_S) if self.work.crowded else wait_s, room)
+        messages = await tracking.take(self.most(), min(most_s, self.wait_s()), room)
         # No await between the call and the delivery: every position that is committed is behind records that are known here.
         self.look_at_readings(tracking.readings())
         self.look_at_lease(leased=tracking.leased)
@@ -169,7 +167,7 @@ class AsyncProcess(Processing):
 
     def _look_after_letters(self) -> None:
         if self.letters and self._letters_timer is None:
-            self._letters_timer = self._loop.call_later(_SHORT_WAIT_S, self._poll_producer)
+            self._letters_timer = self._loop.call_later(SHORT_WAIT_S, self._poll_producer)
 
     def _poll_producer(self) -> None:
         self._letters_timer = None
@@ -217,7 +215,7 @@ class AsyncProcess(Processing):
                     # The group is polled meanwhile, so that a long handler does not cost the membership.
                     await self._step(tracking, _NO_PARTITIONS, left_s)
                 else:
-                    await asyncio.sleep(min(left_s, _SHORT_WAIT_S))
+                    await asyncio.sleep(min(left_s, SHORT_WAIT_S))
             except asyncio.CancelledError:
                 cancelled = True
             except Exception as error:  # noqa: BLE001 - the handlers have their time nevertheless

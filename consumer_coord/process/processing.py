@@ -23,6 +23,9 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
+#: How long a call waits for records, in seconds: usually, and at least while a partition waits for room.
+WAIT_S: Final = 0.1
+SHORT_WAIT_S: Final = 0.01
 #: The most records that are taken from the consumer at once.
 _BATCH: Final = 500
 #: The time between two reports in the log, and how long a record may be handled before they name it, in seconds.
@@ -156,6 +159,8 @@ class Processing(ABC):
         self._wall_clock_ms: Callable[[], int] = int
         self._group_id = group_id
         self._tells_at = clock() + _TELL_S
+        #: When :meth:`wait_s` was called last, and how many records had been handled then.
+        self._rated: tuple[float, int] = (clock(), 0)
         #: Begins the span of a call; None if the application does not trace.
         self._begin_span: BeginSpan | None = span_maker(group_id)
         #: Holdings with metadata that names finished offsets, until the end of the log is known.
@@ -477,6 +482,20 @@ class Processing(ABC):
     def most(self) -> int:
         """Return how many records to take from the consumer at once."""
         return _BATCH
+
+    def wait_s(self) -> float:
+        """Return how long to wait for records, in seconds.
+
+        A partition that waits for room is read again only by the next call. So the wait ends before the handlers, at their
+        present rate, can have made room; but a wait that is too short costs more than the records of slow handlers.
+        """
+        (since, before), now, handled = self._rated, self.clock(), self.work.handled
+        self._rated = now, handled
+        if not self.work.crowded:
+            return WAIT_S
+        finished, needed = handled - before, self.work.until_room()
+        half_s = needed * (now - since) / (2 * finished) if finished else WAIT_S * bool(needed)
+        return min(WAIT_S, max(SHORT_WAIT_S, half_s))
 
     def deliver(self, messages: Sequence[Any]) -> None:
         """Add the messages of one call; then raise KafkaException if one of them reports an error."""

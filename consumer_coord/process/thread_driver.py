@@ -28,15 +28,13 @@ from consumer_coord.printable import get_logger
 from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
-from consumer_coord.process.processing import Counts, Processing, ProcessSettings
+from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
 from consumer_coord.process.work import Holding, Record, State
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
-#: How long a call waits for records, in seconds: usually, and while a partition waits for room or the end is near.
-_WAIT_S, _SHORT_WAIT_S = 0.1, 0.01
 #: How long a leader may take to tell where a log ends, in seconds.
 _LOG_END_S = 2.0
 #: How long the last commit may take, in seconds.
@@ -132,10 +130,10 @@ class ThreadProcess(Processing):
         with self._lock:
             return self.work.room()
 
-    def _step(self, tracking: BlockingTracking, room: frozenset[TopicPartition] | None, wait_s: float = _WAIT_S) -> None:
+    def _step(self, tracking: BlockingTracking, room: frozenset[TopicPartition] | None, most_s: float = WAIT_S) -> None:
         """Take records once, and start what may start."""
         with self._lock:
-            wait_s = min(wait_s, self._wait_s())
+            wait_s = min(most_s, self.wait_s())
         tracking.take(self.most(), wait_s, room, self._arrived)
         self._serve_letters()
         with self._lock:
@@ -147,12 +145,12 @@ class ThreadProcess(Processing):
                 self.know_log_ends(ends)
         self._fill()
 
-    def _wait_s(self) -> float:
-        """Return how long to wait for records: until a retry is due; shortly for room, and while letters are under way."""
-        if self.letters or self.work.crowded:
-            return _SHORT_WAIT_S
-        due = self.work.next_due()
-        return _WAIT_S if due is None else min(_WAIT_S, max(_SHORT_WAIT_S, due - self.clock()))
+    def wait_s(self) -> float:
+        """See :class:`Processing`; here also until a retry is due, and shortly while letters are under way."""
+        usual_s, due = super().wait_s(), self.work.next_due()
+        if self.letters:
+            return SHORT_WAIT_S
+        return usual_s if due is None else min(usual_s, max(SHORT_WAIT_S, due - self.clock()))
 
     def _serve_letters(self) -> None:
         """Let the producer report what became of letters, without the lock, and take its answers under it."""
@@ -371,7 +369,7 @@ class ThreadProcess(Processing):
                         logger.warning("while the handlers finish, the group cannot be polled: %r", error)
                         polls = False
                 else:
-                    time.sleep(min(left_s, _SHORT_WAIT_S))
+                    time.sleep(min(left_s, SHORT_WAIT_S))
                     self._serve_letters()
         finally:
             with self._lock:

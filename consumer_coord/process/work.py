@@ -669,6 +669,11 @@ class Work:
         """Whether a partition waits for room, by the last :meth:`room`; one whose records are not due yet does not."""
         return any(holding.full for holding in self.holdings.values())
 
+    def until_room(self) -> int:
+        """Return how many records must finish, at least, before a partition that waits for room can have it; 0 if unknown."""
+        count = int(max(1, self._most_records // max(1, len(self.holdings))) * _RESUMES_AT)
+        return max(0, min((len(holding.unfinished) - count for holding in self.holdings.values() if holding.full), default=0))
+
     def _metadata_is_full(self, holding: Holding, part: float) -> bool:
         """Return whether the finished offsets might, in the worst case, soon not fit into the metadata of a commit.
 

@@ -110,6 +110,33 @@ SPARK_CONNECTOR = JarSet(
     ),
 )
 
+#: Confluent's Parallel Consumer, which ``benchmarks.parallel`` compares with. One by one: its POM names a module that the
+#: repository does not have (``io.stubbs.truth:truth-generator-api``, which only its tests use).
+PARALLEL_CONSUMER = JarSet(
+    "parallel-consumer-0.5.3.2",
+    tuple(
+        Coordinate(organisation, name, revision, transitive=False)
+        for organisation, name, revision in (
+            ("io.confluent.parallelconsumer", "parallel-consumer-core", "0.5.3.2"),
+            ("io.micrometer", "micrometer-core", "1.13.0"),
+            ("io.micrometer", "micrometer-observation", "1.13.0"),
+            ("io.micrometer", "micrometer-commons", "1.13.0"),
+            ("pl.tlinkowski.unij", "pl.tlinkowski.unij.api", "0.1.3"),
+            ("pl.tlinkowski.unij", "pl.tlinkowski.unij.service.api", "0.1.3"),
+            ("pl.tlinkowski.unij", "pl.tlinkowski.unij.service.collect.jdk8", "0.1.3"),
+            ("pl.tlinkowski.unij", "pl.tlinkowski.unij.service.misc.jdk8", "0.1.3"),
+            ("org.hdrhistogram", "HdrHistogram", "2.2.1"),
+            ("org.latencyutils", "LatencyUtils", "2.0.3"),
+            ("org.apache.kafka", "kafka-clients", "3.7.0"),
+            ("org.slf4j", "slf4j-api", "2.0.13"),
+            ("org.slf4j", "slf4j-simple", "2.0.13"),
+            ("org.lz4", "lz4-java", "1.8.0"),
+            ("com.github.luben", "zstd-jni", "1.5.5-4"),
+            ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
+        )
+    ),
+)
+
 
 def cache_directory() -> Path:
     """Return the directory of fetched and compiled files: ``CONSUMER_COORD_CACHE``, by default ``~/.cache/consumer-coord``."""

@@ -1,7 +1,8 @@
 """A member that processes in parallel until SIGTERM, as a child process that a test kills.
 
 ``python -m tests.support.consumer.process_worker <settings as JSON> <topic> <file>``. It appends two lines to the file for each
-record, with one write each: ``+ key partition offset`` when the handler begins, and ``- key partition offset`` when it ends.
+record, with one write each: ``+ key partition offset`` when the handler begins, and ``- key partition offset`` when it ends. A
+line ``! lost partition`` says that the partition was lost, so that nothing more could be committed. ``handled.py`` reads this.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+from confluent_kafka import TopicPartition
 
 from consumer_coord import AsyncGroupConsumer
 
@@ -30,8 +34,12 @@ async def main(settings: dict[str, Any], topic: str, file: str) -> None:
         await asyncio.sleep(rng.expovariate(200))
         os.write(log, f"- {where}".encode())
 
+    async def note_lost(_: Any, partitions: Sequence[TopicPartition]) -> None:
+        for one in partitions:
+            os.write(log, f"! lost {one.partition}\n".encode())
+
     async with AsyncGroupConsumer(settings) as consumer:
-        await consumer.subscribe([topic])
+        await consumer.subscribe([topic], on_lost=note_lost)
         await consumer.process(handle, concurrency=50, stop=stop)
 
 
