@@ -29,6 +29,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     ),
     "secured": (
         "tests/integration/security/test_both_planes.py",
+        "tests/integration/security/test_clouds.py",
         "tests/integration/security/test_commands.py",
         "tests/integration/security/test_listeners.py",
         "tests/integration/security/test_sessions.py",
