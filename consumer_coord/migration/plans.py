@@ -64,7 +64,7 @@ class Plan:
 JAVA_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 #: The assignors of librdkafka.
 LIBRDKAFKA_ASSIGNORS = frozenset({"range", "roundrobin", "cooperative-sticky"})
-COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
+COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky", "load"})
 #: The assignor of Kafka Streams, whose groups move to a protocol of their own (KIP-1071).
 _STREAMS_ASSIGNOR = "stream"
 
@@ -175,7 +175,8 @@ def _lost_with_the_assignor(group: MigratingGroup, settings: BrokerSettings) -> 
         also = f", and the {data} bytes of user data that its members send it" if data else ""
         yield Finding(
             Level.LOSES,
-            f"the assignor {group.assignor}{also}: from the first restart on the broker assigns, with {default}",
+            f"the assignor {group.assignor}, whose code runs in the members{also}: from the first restart on, the broker"
+            f" assigns with {default}",
         )
     elif group.assignor in offered and group.assignor != default:
         yield Finding(
@@ -239,7 +240,10 @@ def _to_cooperative(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findin
             lambda client: client.mixes or not client.cooperative,
         )
     if group.assignor and group.assignor not in JAVA_ASSIGNORS:
-        yield Finding(Level.LOSES, f"the assignor {group.assignor}, unless you make it cooperative (Assignor.protocols)")
+        if is_cooperative(group):
+            yield Finding(Level.NOTE, f"the assignor {group.assignor} is cooperative already")
+        else:
+            yield Finding(Level.LOSES, f"the assignor {group.assignor}, unless you make it cooperative (Assignor.protocols)")
     yield Finding(
         Level.NOTE,
         "callbacks get only the partitions that move: code that takes the argument of on_assign for the whole assignment must"
@@ -274,8 +278,8 @@ def _to_this_library(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findi
     if unknown:
         yield Finding(
             Level.NOTE,
-            f"{_named(unknown)} set their own client.id, so no answer of the broker tells their client: give the new program"
-            " another client.id, beginning with consumer-coord, to follow the roll",
+            f"the client.id of {_named(unknown)} is its own, so no answer of the broker tells the client: to follow the roll,"
+            " give the new program a client.id that begins with consumer-coord",
         )
     yield from _static_notes(group, "fences the old one" if not group.modern else "waits until the old one has left")
     yield from _begin_when_settled(group)
