@@ -68,6 +68,11 @@ COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky", "load"})
 #: The assignor of Kafka Streams, whose groups move to a protocol of their own (KIP-1071).
 _STREAMS_ASSIGNOR = "stream"
 
+#: Seen with Kafka 4.4.0: heartbeats of classic members do not make the broker compute the assignment.
+_ORPHANS = (
+    "nobody gets the partitions of the last member of the consumer protocol when it leaves, until a member joins (Kafka 4.4.0)"
+)
+
 UPGRADES, DOWNGRADES = frozenset({"bidirectional", "upgrade"}), frozenset({"bidirectional", "downgrade"})
 POLICY, PROTOCOLS = "group.consumer.migration.policy", "group.coordinator.rebalance.protocols"
 
@@ -126,7 +131,11 @@ def _to_consumer(group: MigratingGroup, settings: BrokerSettings) -> Iterator[Fi
     yield from _new_enough(classic, group)
     for broker, value in settings.values(POLICY).items():
         if value.lower() in UPGRADES - DOWNGRADES:
-            yield Finding(Level.LOSES, f"the way back without a stop: {POLICY} of broker {broker.id} is {value}")
+            yield Finding(
+                Level.LOSES,
+                f"the way back without a stop: {POLICY} of broker {broker.id} is {value}. While the group has classic members,"
+                f" {_ORPHANS}",
+            )
     yield from _static_notes(group, "waits until the old one has left, and does not fence it")
     yield from _begin_when_settled(group)
     if any(member.protocol is None for member in group.members):
@@ -288,9 +297,11 @@ def _to_this_library(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findi
 def _refused_by_policy(settings: BrokerSettings, allowing: frozenset[str], direction: str) -> Iterator[Finding]:
     for broker, value in settings.values(POLICY).items():
         if value.lower() not in allowing:
+            otherwise = f". Otherwise {_ORPHANS}" if direction == "downgrade" else ""
             yield Finding(
                 Level.BLOCKS,
-                f"{POLICY} of broker {broker.id} is {value}: set it to bidirectional or {direction}, and restart the broker",
+                f"{POLICY} of broker {broker.id} is {value}: set it to bidirectional or {direction}, and restart the"
+                f" broker{otherwise}",
             )
 
 
