@@ -2,7 +2,7 @@
 
 No response of a broker names a member's client: brokers know the software of each connection (KIP-511), but tell it only in
 their own metrics. So this is a guess from the default ``client.id`` of well-known clients. The client of an application that
-sets its own ``client.id`` is unknown.
+sets its own ``client.id`` is unknown, unless it begins with this library's default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClientGuess:
 _DEFAULTS = {
     r"rdkafka": ClientGuess("librdkafka", modern=True, cooperative=True, mixes=False, modern_since="2.12"),
     r"consumer-GROUP-\d+": ClientGuess("Java", modern=True, cooperative=True, modern_since="4.0"),
-    r"consumer-coord": ClientGuess("consumer-coord", modern=True, cooperative=True),
+    r"consumer-coord.*": ClientGuess("consumer-coord", modern=True, cooperative=True),
     r"kgo": ClientGuess("franz-go", modern=True, cooperative=True),
     r"kafka-python-(?P<version>.+)": ClientGuess("kafka-python", modern=False, cooperative=True, mixes=False),
     r"aiokafka-(?P<version>.+)": ClientGuess("aiokafka", modern=False, cooperative=False),

@@ -64,9 +64,14 @@ class Plan:
 JAVA_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 #: The assignors of librdkafka.
 LIBRDKAFKA_ASSIGNORS = frozenset({"range", "roundrobin", "cooperative-sticky"})
-COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
+COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky", "load"})
 #: The assignor of Kafka Streams, whose groups move to a protocol of their own (KIP-1071).
 _STREAMS_ASSIGNOR = "stream"
+
+#: Seen with Kafka 4.4.0: heartbeats of classic members do not make the broker compute the assignment.
+_ORPHANS = (
+    "nobody gets the partitions of the last member of the consumer protocol when it leaves, until a member joins (Kafka 4.4.0)"
+)
 
 UPGRADES, DOWNGRADES = frozenset({"bidirectional", "upgrade"}), frozenset({"bidirectional", "downgrade"})
 POLICY, PROTOCOLS = "group.consumer.migration.policy", "group.coordinator.rebalance.protocols"
@@ -126,7 +131,11 @@ def _to_consumer(group: MigratingGroup, settings: BrokerSettings) -> Iterator[Fi
     yield from _new_enough(classic, group)
     for broker, value in settings.values(POLICY).items():
         if value.lower() in UPGRADES - DOWNGRADES:
-            yield Finding(Level.LOSES, f"the way back without a stop: {POLICY} of broker {broker.id} is {value}")
+            yield Finding(
+                Level.LOSES,
+                f"the way back without a stop: {POLICY} of broker {broker.id} is {value}. While the group has classic members,"
+                f" {_ORPHANS}",
+            )
     yield from _static_notes(group, "waits until the old one has left, and does not fence it")
     yield from _begin_when_settled(group)
     if any(member.protocol is None for member in group.members):
@@ -175,7 +184,8 @@ def _lost_with_the_assignor(group: MigratingGroup, settings: BrokerSettings) -> 
         also = f", and the {data} bytes of user data that its members send it" if data else ""
         yield Finding(
             Level.LOSES,
-            f"the assignor {group.assignor}{also}: from the first restart on the broker assigns, with {default}",
+            f"the assignor {group.assignor}, whose code runs in the members{also}: from the first restart on, the broker"
+            f" assigns with {default}",
         )
     elif group.assignor in offered and group.assignor != default:
         yield Finding(
@@ -239,7 +249,10 @@ def _to_cooperative(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findin
             lambda client: client.mixes or not client.cooperative,
         )
     if group.assignor and group.assignor not in JAVA_ASSIGNORS:
-        yield Finding(Level.LOSES, f"the assignor {group.assignor}, unless you make it cooperative (Assignor.protocols)")
+        if is_cooperative(group):
+            yield Finding(Level.NOTE, f"the assignor {group.assignor} is cooperative already")
+        else:
+            yield Finding(Level.LOSES, f"the assignor {group.assignor}, unless you make it cooperative (Assignor.protocols)")
     yield Finding(
         Level.NOTE,
         "callbacks get only the partitions that move: code that takes the argument of on_assign for the whole assignment must"
@@ -274,8 +287,8 @@ def _to_this_library(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findi
     if unknown:
         yield Finding(
             Level.NOTE,
-            f"{_named(unknown)} set their own client.id, so no answer of the broker tells their client: give the new program"
-            " another client.id, beginning with consumer-coord, to follow the roll",
+            f"the client.id of {_named(unknown)} is its own, so no answer of the broker tells the client: to follow the roll,"
+            " give the new program a client.id that begins with consumer-coord",
         )
     yield from _static_notes(group, "fences the old one" if not group.modern else "waits until the old one has left")
     yield from _begin_when_settled(group)
@@ -284,9 +297,11 @@ def _to_this_library(group: MigratingGroup, _: BrokerSettings) -> Iterator[Findi
 def _refused_by_policy(settings: BrokerSettings, allowing: frozenset[str], direction: str) -> Iterator[Finding]:
     for broker, value in settings.values(POLICY).items():
         if value.lower() not in allowing:
+            otherwise = f". Otherwise {_ORPHANS}" if direction == "downgrade" else ""
             yield Finding(
                 Level.BLOCKS,
-                f"{POLICY} of broker {broker.id} is {value}: set it to bidirectional or {direction}, and restart the broker",
+                f"{POLICY} of broker {broker.id} is {value}: set it to bidirectional or {direction}, and restart the"
+                f" broker{otherwise}",
             )
 
 

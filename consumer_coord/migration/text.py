@@ -31,6 +31,7 @@ _MOVED = {
 
 def plan_text(group: MigratingGroup, settings: BrokerSettings, plan: Plan, progress: Progress) -> str:
     """Return the whole report of ``--check``."""
+    outcome = "not possible yet" if not plan.possible else "done" if progress.complete else "possible"
     lines = [
         f"Group {group.group_id}: {group.type}, {group.state}, assignor {group.assignor or 'none'},"
         f" {len(group.members)} members, coordinator {broker_shown(group.coordinator)}",
@@ -39,7 +40,7 @@ def plan_text(group: MigratingGroup, settings: BrokerSettings, plan: Plan, progr
         "",
         *_settings_lines(settings),
         "",
-        f"Move {_TITLES[plan.target]}: {'possible' if plan.possible else 'not possible yet'}",
+        f"Move {_TITLES[plan.target]}: {outcome}",
         *(f"  {finding.level.value + ':':<7} {finding.text}" for finding in plan.findings),
         "",
         *(f"  {number}. {step}." for number, step in enumerate(plan.steps, 1)),

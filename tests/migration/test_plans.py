@@ -101,9 +101,13 @@ def test_nothing_prevents_it_with_kafkas_defaults() -> None:
         (
             attrs.evolve(CLASSIC, assignor="load"),
             brokers(),
-            "the assignor load: from the first restart on the broker assigns, with uniform",
+            "the assignor load, whose code runs in the members: from the first restart on, the broker assigns with uniform",
         ),
-        (classic_group(member(user_data=9), assignor="mine"), brokers(), "the assignor mine, and the 9 bytes of user data"),
+        (
+            classic_group(member(user_data=9), assignor="mine"),
+            brokers(),
+            "the assignor mine, whose code runs in the members, and the 9 bytes of user data",
+        ),
         (CLASSIC, brokers(), "the assignor range, unless the members set group.remote.assignor=range"),
         (CLASSIC, brokers(group_consumer_assignors="uniform"), "the assignor range: the broker assigns with uniform"),
         (CLASSIC, brokers(), "session.timeout.ms (the broker's: 45000), heartbeat.interval.ms (the broker's: 5000)"),
@@ -192,6 +196,10 @@ def test_from_eager_to_cooperative_in_two_rolls() -> None:
     assert str(progress.back).startswith("in two rolls")
     blocked = plan_of(classic_group(member(client_id="aiokafka-0.14.0")), brokers(), Target.COOPERATIVE)
     assert "aiokafka 0.14.0 has no cooperative rebalances" in texts(blocked, Level.BLOCKS)
+    load = plan_of(attrs.evolve(CLASSIC, assignor="load"), brokers(), Target.COOPERATIVE)
+    assert "the assignor load is cooperative already" in texts(load, Level.NOTE)
+    mine = plan_of(attrs.evolve(CLASSIC, assignor="mine"), brokers(), Target.COOPERATIVE)
+    assert "unless you make it cooperative" in texts(mine, Level.LOSES)
     unmixed = plan_of(classic_group(member(client_id="rdkafka")), brokers(), Target.COOPERATIVE)
     assert "librdkafka has no lists of eager and cooperative assignors" in texts(unmixed, Level.BLOCKS)
     assert plan_of(consumer_group(modern()), brokers(), Target.COOPERATIVE).steps == ()
@@ -204,7 +212,7 @@ def test_from_confluent_kafka_to_this_library() -> None:
     plan = plan_of(group, brokers(), Target.THIS_LIBRARY)
     assert plan.possible
     assert [one.member_id for one in plan.order] == ["a", "c"]
-    assert "c set their own client.id" in texts(plan, Level.NOTE)
+    assert "the client.id of c is its own" in texts(plan, Level.NOTE)
     assert progress_of(group, brokers(), Target.THIS_LIBRARY).back is not None
     foreign = attrs.evolve(group, assignor="theirs")
     assert "consumer-coord has no assignor theirs" in texts(plan_of(foreign, brokers(), Target.THIS_LIBRARY), Level.BLOCKS)
@@ -220,6 +228,8 @@ def test_from_confluent_kafka_to_this_library() -> None:
         ("consumer-ordersxeu-3", None),
         ("aiokafka-0.14.0", "aiokafka 0.14.0"),
         ("consumer-coord", "consumer-coord"),
+        ("consumer-coord-billing", "consumer-coord"),
+        ("consumer-orders.eu-coord", None),
         ("billing", None),
     ],
 )

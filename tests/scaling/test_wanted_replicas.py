@@ -55,6 +55,13 @@ def test_it_rises_to_the_least_and_falls_to_the_most_that_all_readings_needed() 
     assert after([*ending[:3], reading(210, 500), reading(220, 200), reading(519, 200)]).replicas == 5, "the wait began again"
 
 
+def test_a_need_that_swings_changes_nothing() -> None:
+    swinging = [reading(0, 500), reading(30, 900), reading(60, 200), reading(90, 900)]
+    assert after(swinging).replicas == 5
+    assert after([*swinging, reading(149, 900)]).replicas == 5
+    assert after([*swinging, reading(150, 900)]).replicas == 9
+
+
 def test_a_rebalance_and_a_missing_answer_hold_the_figure_and_begin_the_wait_again() -> None:
     begun = [reading(0, 500), reading(30, 900)]
     rebalancing = attrs.evolve(reading(60, 5000), settled=False)

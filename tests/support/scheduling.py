@@ -49,6 +49,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/integration/kafka/three_brokers/test_torture_soak.py",
         "tests/integration/kafka/three_brokers/test_unclean_election.py",
     ),
+    "one_way": ("tests/integration/admin/test_migrate.py",),
     "java_assignors": (
         "tests/conformance/assignors/test_range_and_round_robin.py",
         "tests/conformance/assignors/test_sticky_against_java.py",

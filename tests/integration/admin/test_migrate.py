@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from confluent_kafka import Consumer, TopicPartition
 from consumer_coord.admin.commands import ExitCode
 from tests.support.admin import await_group, set_consumer_timeouts
 from tests.support.churn_checks import lost_records, repeated_records
-from tests.support.commands import Run
+from tests.support.commands import Ran, Run, run_command
 from tests.support.kafka.four_clients import PARTITIONS, Writing, batches, ends_of
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, Setting, await_shared
 from tests.support.migrating import Watching
+from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -77,6 +78,45 @@ def rolling(kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Me
     """A group without members, with heartbeats of half a second in the consumer protocol."""
     set_consumer_timeouts(kafka.admin, group, session_ms=10_000, heartbeat_ms=500)
     return Rolling(kafka, members, group, topic(PARTITIONS))
+
+
+@pytest.fixture
+def one_way(kafka_libs: Path) -> Iterator[RealKafka]:
+    """A broker that converts groups to the consumer protocol, but not back."""
+    with RealKafka(kafka_libs, properties={"group.consumer.migration.policy": "upgrade"}) as broker:
+        yield broker
+
+
+def test_a_policy_without_a_way_back(
+    one_way: RealKafka, group: str, members: Members, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the check says, and what the broker then does."""
+    set_consumer_timeouts(one_way.admin, group, session_ms=10_000, heartbeat_ms=500)
+    servers, name = one_way.bootstrap_servers, one_way.new_topic(PARTITIONS)
+
+    def migrate(*flags: str) -> Ran:
+        return run_command(capsys, servers, "migrate", group, *flags)
+
+    old = members.start("java", group, [name], bootstrap_servers=servers)
+    await_shared([old], {name: PARTITIONS})
+    there = migrate("--json")
+    assert there.code == ExitCode.DONE
+    lost = "the way back without a stop: group.consumer.migration.policy of broker 1 is upgrade"
+    assert any(lost in text for text in there.json["loses"])
+    modern: dict[str, Setting] = {"group.protocol": "consumer"}
+    new = members.start("java", group, [name], bootstrap_servers=servers, config=modern)
+    await_shared([old, new], {name: PARTITIONS}, at_least=4)
+    back = migrate("--to", "classic", "--json")
+    assert back.code == ExitCode.FAILED
+    assert "group.consumer.migration.policy of broker 1 is upgrade" in back.json["blocks"][0]
+    eventually(lambda: "broker 1 is upgrade" in (migrate("--json").json["progress"]["back_refused"] or ""))
+
+    new.leave()
+    eventually(lambda: migrate("--json").json["progress"]["wait"] == "the group is Assigning")
+    assert group in run_command(capsys, servers, "list", "--type", "consumer").out, "it was not converted back"
+    # Only a member that joins makes the broker assign the partitions of the one that left.
+    third = members.start("confluent-kafka", group, [name], bootstrap_servers=servers, config=modern)
+    await_shared([old, third], {name: PARTITIONS}, at_least=4)
 
 
 @pytest.mark.timeout(900)
@@ -161,11 +201,13 @@ def test_two_rolls_from_eager_to_cooperative(rolling: Rolling, run: Run, tmp_pat
                 rolling.replace(member, assignors=assignors)
                 rolling.await_shared(at_least=2)
             eventually(lambda: watching.lines[-1]["assignor"] == "cooperative-sticky")
-        # One more rebalance, in which all others keep partitions.
+        # One more rebalance, in which all others keep partitions, unless there was one already.
         rolling.start("ours", assignors=["cooperative-sticky"])
         rolling.await_shared(at_least=2)
         line = eventually(
-            lambda: next((one for one in reversed(watching.lines) if one["members"] == 4 and one["moved"] >= 3), None)
+            lambda: next((one for one in watching.lines if one["moved"] >= 3 and one["wait"] is None), None),
+            "three members that kept partitions",
+            shows=lambda: "\n".join(map(str, watching.lines[-8:])),
         )
         assert line is not None
         assert str(line["back"]).startswith("in two rolls")
