@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
-from tests.support.kafka_cluster import KafkaCluster, unique_name
+from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
 
 CASES = {"asyncio": (1, 10, 100, 1_000), "threads": (1, 10, 100, 1_000), "processes": (1, 2)}
 SLEEP_S, COMPUTE_S = 0.005, 0.001

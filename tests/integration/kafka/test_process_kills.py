@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from consumer_coord import GroupConsumer
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.processes import end, spawn
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.processes import end, spawn
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,7 +1,7 @@
 """Apache Kafka's jars, fetched once per machine into a cache outside the tree.
 
 PySpark ships Apache Ivy, and Ivy fetches a whole broker from its default resolvers. So a test run needs Java, and a
-network only the first time.  Every jar is pinned by its SHA-256 (``jars/*.sha256`` next to this file), the cache entry
+network only the first time.  Every jar is pinned by its SHA-256 (``hashes/*.sha256`` next to this file), the cache entry
 appears by one rename, and a lock file keeps concurrent runs from fetching twice.
 """
 
@@ -51,9 +51,14 @@ class JarSet:
     coordinates: Sequence[Coordinate]
 
     @property
+    def version(self) -> str:
+        """The version of the first module."""
+        return self.coordinates[0].revision
+
+    @property
     def hash_list(self) -> Path:
         """The file with the expected SHA-256 sums, in the format of ``sha256sum``."""
-        return Path(__file__).parent / "jars" / f"{self.name}.sha256"
+        return Path(__file__).parent / "hashes" / f"{self.name}.sha256"
 
 
 #: A whole broker with its tools and the Java clients.  Kafka logs through slf4j, for which its POM names no back end.
@@ -82,6 +87,9 @@ KAFKA_3_9 = JarSet(
         Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 )
+
+#: The brokers that run without ZooKeeper.
+BROKERS = (KAFKA, KAFKA_4_3, KAFKA_3_9)
 
 #: The log libraries of brokers 2.x: slf4j, and log4j's API, which they call directly.
 LOGGING = (Coordinate("org.slf4j", "slf4j-simple", "1.7.36"), Coordinate("ch.qos.reload4j", "reload4j", "1.2.25"))
