@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.testing import Acl, KafkaOptions, UnsupportedError
+from consumer_coord.testing import Acl, KafkaOptions, UnsupportedError, jars
 from consumer_coord.testing.under_test import open_kafka
 
 VERSION = "4.4.0"
@@ -192,6 +193,21 @@ def test_an_unpacked_kafka_is_used(kafka_libs: Path, tmp_path: Path) -> None:
     with open_kafka(VERSION, KafkaOptions(), tmp_path) as kafka:
         assert kafka.brokers == (1,)
     shutil.rmtree(tmp_path / "libs")
+
+
+@pytest.mark.slow
+def test_maven_fetches_the_same_jars_as_ivy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Pinned checksums decide; without either, one line says what to install."""
+    if shutil.which("mvn") is None:
+        pytest.skip("Maven is not installed")
+    monkeypatch.setenv("CONSUMER_COORD_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    libs = jars.ensure_jars(jars.KAFKA_TOOLS)
+    assert {jar.name for jar in libs.glob("*.jar")} == {"kafka-tools-4.4.0.jar", "jackson-dataformat-csv-2.21.7.jar"}
+    monkeypatch.setenv("CONSUMER_COORD_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "mvn" else "/usr/bin/java")
+    with pytest.raises(jars.UnavailableError, match=r"install PySpark .* or Maven"):
+        jars.ensure_jars(jars.KAFKA_TOOLS)
 
 
 @pytest.mark.parametrize(
