@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.support import kafka_jars
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing import jars as kafka_jars
+from consumer_coord.testing.real_kafka import RealKafka
 
 
 def libs() -> Path:

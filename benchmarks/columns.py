@@ -31,7 +31,7 @@ from confluent_kafka import Consumer, Producer
 from benchmarks.first_message import tls_broker
 from benchmarks.table import markdown, median, number
 from consumer_coord import GroupConsumer
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 TAKEN = 10_000
 COLUMNS = ("key", "value", "offset", "timestamp")

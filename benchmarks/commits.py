@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
 from consumer_coord import GroupConsumer
-from tests.support.kafka_cluster import KafkaCluster, unique_name
+from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
 
 KINDS: dict[str, Any] = {"confluent-kafka": Consumer, "ours": GroupConsumer}
 _DEADLINE_S = 60.0

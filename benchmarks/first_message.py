@@ -35,7 +35,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import Listener, RealKafka
+from consumer_coord.testing.real_kafka import Listener, RealKafka
 from tests.support.secured import Authority
 from tests.support.waiting import eventually
 

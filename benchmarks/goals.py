@@ -35,7 +35,7 @@ from benchmarks import cluster, first_message, idle
 from benchmarks.fleet import CONFLUENT, OURS
 from benchmarks.results import Results
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 OURS_FIRST = ("ours", "confluent-kafka")
 _MB = 1_000_000

@@ -28,10 +28,10 @@ from confluent_kafka import KafkaException
 from benchmarks import cluster
 from benchmarks.growing import Figures, State
 from benchmarks.table import markdown, number
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.admin import log_offsets
 from tests.support.line_process import LineProcess
 from tests.support.processes import processor_s
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 #: (members, partitions)

@@ -32,7 +32,7 @@ from benchmarks.fleet import (
     start_fleet,
 )
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 240
 DATA_PLANE = Variant("data plane alone", "manual")

@@ -40,8 +40,8 @@ from benchmarks.fleet import (
     start_fleet,
 )
 from benchmarks.table import markdown
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire import offsets_topic
-from tests.support.real_kafka import RealKafka
 
 VARIANTS = (OURS, CONFLUENT, JAVA, KAFKA_PYTHON, OURS_RANGE, CONFLUENT_RANGE, JAVA_RANGE, AIOKAFKA)
 HEAD = (

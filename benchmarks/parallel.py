@@ -39,8 +39,8 @@ from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import PEERS, ROOT, command
 from benchmarks.results import Results
 from benchmarks.table import markdown, median, number
-from tests.support.kafka_cluster import KafkaCluster, unique_name
-from tests.support.kafka_jars import UnavailableError
+from consumer_coord.testing.jars import UnavailableError
+from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
 
 #: Driver -> how many handlers at once. More processes than cores handle no more records.
 CONCURRENCY = {"asyncio": (1, 10, 100, 1_000), "threads": (1, 10, 100, 1_000), "processes": (1, 2, 10)}

@@ -38,11 +38,11 @@ from benchmarks.parallel_peers.calls import CANCELS, FAILS, Task
 from benchmarks.parallel_peers.programs import PEERS, ROOT, command
 from benchmarks.results import Results
 from benchmarks.table import markdown
+from consumer_coord.testing.jars import UnavailableError
+from consumer_coord.testing.kafka_cluster import unique_name
+from consumer_coord.testing.processes import end, spawn
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.consumer.handled import Handled, Place, out_of_order
-from tests.support.kafka_cluster import unique_name
-from tests.support.kafka_jars import UnavailableError
-from tests.support.processes import end, spawn
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 PARTITIONS, KEYS = 8, 500

@@ -13,8 +13,9 @@ from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import ROOT, command
 from benchmarks.table import median
 from consumer_coord import GroupConsumer
-from tests.support.kafka_cluster import unique_name
-from tests.support.processes import end, rss_mb, spawn
+from consumer_coord.testing.kafka_cluster import unique_name
+from consumer_coord.testing.processes import end, spawn
+from tests.support.processes import rss_mb
 
 _EVERY_S, _RATE, _PARTITIONS = 10.0, 2_000, 8
 

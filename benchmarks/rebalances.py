@@ -23,7 +23,7 @@ import attrs
 from benchmarks import cluster
 from benchmarks.fleet import CONFIG, VARIANTS, Fleet, Variant, Watch, start_fleet
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 240
 MEASURES = ("start", "join", "leave", "death", "unowned", "generations")

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from benchmarks import cluster
 from benchmarks.fleet import CONFLUENT, CONFLUENT_NEW, JAVA, KAFKA_PYTHON, OURS, Fleet, Variant, Watch, start_fleet
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 240
 RECORDS = 1_200_000

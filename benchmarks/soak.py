@@ -25,10 +25,10 @@ import attrs
 
 from benchmarks import cluster
 from benchmarks.table import markdown, number
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.churn import Group, Outcome, SteadyProducer, outcome, record_event
 from tests.support.churn_checks import Batch, Moved
 from tests.support.line_process import LineProcess, LineProcessError
-from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 12
 INSIDE, OUTSIDE = 4, 2

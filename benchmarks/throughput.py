@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 8
 BATCH = 500

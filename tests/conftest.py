@@ -14,16 +14,16 @@ import pytest
 from hypothesis import settings
 
 from consumer_coord.consumer import which_plane
-from tests.support import kafka_jars
+from consumer_coord.testing import jars as kafka_jars
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.behaviours import BehaviourTable
 from tests.support.browser import HOW, Browser, chromium
 from tests.support.class_archive import ensure_class_archive
 from tests.support.java import ToolJars
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.leaks import LoggingSetUp, left_behind
 from tests.support.members import Members
 from tests.support.processes import running
-from tests.support.real_kafka import RealKafka
 from tests.support.secrets import SecretWatch
 from tests.support.shared import Shared, directory_of_the_run
 

@@ -52,6 +52,7 @@ ABOVE_CORE = (
     "consumer_coord.simulation",
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
+    "consumer_coord.testing",
     "consumer_coord.watch",
     "consumer_coord.scaling",
     "consumer_coord.migration",
@@ -213,10 +214,11 @@ def test_confluent_kafkas_types_know_no_consumer() -> None:
 
 
 def test_confluent_kafka_is_imported_in_one_package() -> None:
-    """Except librdkafka's plane; and examples, which import it with a producer or an administrator of confluent-kafka's."""
+    """Except librdkafka's plane, and what administers a real Kafka for tests; and examples, which import it with a producer."""
     for package in ("consumer_coord", "assignors"):
         for name, file in modules_below(package):
-            if not within(name, ("consumer_coord.confluent", "consumer_coord.consumer.librdkafka.plane")):
+            users = ("consumer_coord.confluent", "consumer_coord.consumer.librdkafka.plane", "consumer_coord.testing")
+            if not within(name, users):
                 found = {one for one in imports_of(file) if within(one, ("confluent_kafka",))}
                 assert not found, f"{name} imports {found}"
     for name, file in modules_below("examples"):

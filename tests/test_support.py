@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.simulation import loop as virtual
-from tests.support import kafka_jars
+from consumer_coord.testing import jars as kafka_jars
+from consumer_coord.testing.jvm import class_archive, java_command
+from consumer_coord.testing.processes import end, spawn
 from tests.support.class_archive import ensure_class_archive
-from tests.support.jvm import class_archive, java_command
 from tests.support.leaks import left_behind
 from tests.support.line_process import LineProcess, LineProcessError
-from tests.support.processes import end, running, spawn
+from tests.support.processes import running
 from tests.support.shared import Shared
 from tests.support.waiting import DEADLINE_S, eventually, eventually_async
 
@@ -43,7 +44,7 @@ def test_the_error_of_a_dead_line_process_has_its_standard_error() -> None:
 
 def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     """A killed parent ends its children, too, and so does a parent with a stopped child."""
-    script = "import sys, os, signal\nfrom tests.support.processes import spawn\n"
+    script = "import sys, os, signal\nfrom consumer_coord.testing.processes import spawn\n"
     script += "child = spawn([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     script += "os.kill(child.pid, signal.SIGSTOP)\nprint(child.pid, flush=True)\nsys.stdin.read()"
     with LineProcess([sys.executable, "-c", script], name="parent") as parent:

@@ -23,7 +23,7 @@ import attrs
 from benchmarks.assignors.cases import CASES
 from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerTimedOutError, Time, python_peer
 from benchmarks.table import markdown, median, number
-from tests.support.kafka_jars import UnavailableError, ensure_jars
+from consumer_coord.testing.jars import UnavailableError, ensure_jars
 
 #: A case that takes less time than this, in milliseconds, is too small for a meaningful ratio.
 _SMALL_MS = 10.0

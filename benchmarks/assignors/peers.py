@@ -26,9 +26,9 @@ from assignors import (
 )
 from assignors.balancing import sticky_user_data
 from benchmarks.assignors.cases import JOINS, LEAVES, Case
+from consumer_coord.testing.jars import cache_directory
 from consumer_coord.wire.embedded_protocol import Assignment, encode_assignment
 from tests.support.java_assignors import JavaAssignors
-from tests.support.kafka_jars import cache_directory
 from tests.support.line_process import LineProcess, LineProcessError
 
 _FRANZ_SOURCE = Path(__file__).parent / "franz"

@@ -13,8 +13,8 @@ from pathlib import Path
 import attrs
 
 from benchmarks.parallel_peers.calls import Task
+from consumer_coord.testing.jars import PARALLEL_CONSUMER, UnavailableError, cache_directory, ensure_jars, exclusive
 from tests.support.java import JavaProgram
-from tests.support.kafka_jars import PARALLEL_CONSUMER, UnavailableError, cache_directory, ensure_jars, exclusive
 from tools import pythons
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from benchmarks import cluster
 from benchmarks.spark import executors, handover
 from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 PARTS = ("drain", "ranges", "cold", "trickle", "join", "members", "handover", "executors")
 

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.spark.launcher import fast_python
-from tests.support import kafka_jars
+from consumer_coord.testing import jars as kafka_jars
 
 CONNECTOR = "kafka"
 OURS = "kafka_group"

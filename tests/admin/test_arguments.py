@@ -18,7 +18,7 @@ from consumer_coord.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from tests.support.real_kafka import free_ports
+from consumer_coord.testing.real_kafka import free_ports
 
 #: The address of no broker: these tests send no request.
 NO_BROKER = ["--bootstrap-server", "127.0.0.1:1"]

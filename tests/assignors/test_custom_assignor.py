@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.processes import end, spawn
+from consumer_coord.testing.processes import end, spawn
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

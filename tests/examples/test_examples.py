@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 from consumer_coord import GroupConsumer
 from consumer_coord.broker import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.testing.processes import end, spawn
 from consumer_coord.wire import error_codes
 from examples.exactly_once import Billing
 from examples.web_service import make_app
-from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

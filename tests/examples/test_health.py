@@ -20,9 +20,9 @@ from confluent_kafka import Producer
 
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.testing.processes import end, spawn
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.log import FetchRequest
-from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

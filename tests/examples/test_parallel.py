@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.processes import end, spawn
+from consumer_coord.testing.processes import end, spawn
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.cli import main
+from consumer_coord.testing.processes import end, spawn
 from tests.support.monitoring.promql import parse
-from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
 
 HERE = Path(__file__).resolve().parents[2] / "examples" / "scaling"

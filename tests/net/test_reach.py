@@ -16,11 +16,11 @@ from consumer_coord.cli import main
 from consumer_coord.errors import UnreachableError
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.retry import Deadline
+from consumer_coord.testing.real_kafka import free_ports
 from consumer_coord.wire.messages.cluster import MetadataRequest
 from tests.support.group.fake import FakeBrokers
 from tests.support.group.member import member, new_cluster
 from tests.support.group.virtual import in_virtual_time, pause
-from tests.support.real_kafka import free_ports
 
 REACH = "consumer_coord.net.reach"
 

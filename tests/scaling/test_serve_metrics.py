@@ -27,7 +27,7 @@ from consumer_coord.scaling.flags import add_limits, limits_of
 from consumer_coord.scaling.scaler import Scaler
 from consumer_coord.scaling.server import application
 from consumer_coord.scaling.wanted_replicas import Limits
-from tests.support.processes import end
+from consumer_coord.testing.processes import end
 from tests.support.waiting import eventually
 
 LIMITS = Limits(lag_per_replica=10, least=1, most=20, up_after_s=0, down_after_s=3600)

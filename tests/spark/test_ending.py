@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import end, spawn
+from consumer_coord.testing.processes import end, spawn
 
 Planner = Callable[[str], subprocess.Popen[bytes]]
 

@@ -21,7 +21,7 @@ import pytest
 from consumer_coord.spark import fork_front, fork_server
 from consumer_coord.spark.fork_server import read_at_start
 from consumer_coord.spark.launcher import end_server, start_server
-from tests.support.processes import spawn
+from consumer_coord.testing.processes import spawn
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded libraries")

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import attrs
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire.offsets_topic import OffsetCommitKey, decode_key, decode_offset_value
 from tests.support import churn_checks
 from tests.support.admin import committed_offsets, log_offsets, set_consumer_timeouts
 from tests.support.churn_checks import Batch, Moved
-from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess, LineProcessError
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 #: A member survives the first of these freezes, but not the second: the session timeout is between them.

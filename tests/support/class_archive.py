@@ -14,11 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.jvm import class_archive, java_command
-from tests.support.kafka_jars import exclusive
+from consumer_coord.testing.jars import exclusive
+from consumer_coord.testing.jvm import class_archive, java_command
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.members import Members
 from tests.support.producer import Producer
-from tests.support.real_kafka import RealKafka
 
 _DEADLINE_S = 300
 

@@ -15,8 +15,8 @@ from consumer_coord.admin.documents import LiveLine
 from consumer_coord.admin.json_schema import schema_of
 from consumer_coord.cli import KAFKA_ACTIONS, main
 from consumer_coord.command_table import COMMANDS, named
+from consumer_coord.testing.kafka_cluster import KafkaCluster
 from tests.support.java import JavaProgram, ToolJars
-from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess
 
 

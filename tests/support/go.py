@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.support.kafka_jars import UnavailableError, cache_directory, exclusive
+from consumer_coord.testing.jars import UnavailableError, cache_directory, exclusive
 
 SOURCES = Path(__file__).parent / "programs" / "go"
 _BUILD_DEADLINE_S = 600

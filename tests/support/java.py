@@ -11,8 +11,8 @@ from pathlib import Path
 
 import attrs
 
-from tests.support.jvm import java_command
-from tests.support.kafka_jars import KAFKA, UnavailableError, cache_directory, exclusive, java_executable
+from consumer_coord.testing.jars import KAFKA, UnavailableError, cache_directory, exclusive, java_executable
+from consumer_coord.testing.jvm import java_command
 from tests.support.line_process import LineProcess
 
 SOURCES = Path(__file__).parent / "programs" / "java"

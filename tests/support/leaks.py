@@ -9,7 +9,8 @@ from collections.abc import Iterator, Set
 
 import attrs
 
-from tests.support.processes import children, lasting
+from consumer_coord.testing.processes import lasting
+from tests.support.processes import children
 
 #: Time for threads and processes that are ending, in seconds.
 _GRACE_S = 5.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from tests.support.processes import end, spawn
+from consumer_coord.testing.processes import end, spawn
 
 DEFAULT_DEADLINE_S = 180.0
 #: Processes start in the project's root, so that Python programs can import ``tests`` and the packages.

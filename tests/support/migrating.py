@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.processes import end, spawn
+from consumer_coord.testing.processes import end, spawn
 from tests.support.waiting import eventually
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
-import json
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -22,7 +18,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from tests.support.real_kafka import Listener, RealKafka
+from consumer_coord.testing import security
+from consumer_coord.testing.real_kafka import Listener, RealKafka
+from consumer_coord.testing.security import MECHANISMS, sasl_properties, scram_arguments
 from tests.support.secrets import keep_secret, made_up
 
 #: listener -> protocol.  The names say which feature each listener is for.
@@ -37,7 +35,6 @@ LISTENERS = {
 }
 #: Lifetime of a session on REAUTH, in milliseconds.
 SESSION_MS = 1_500
-_LOGIN = "org.apache.kafka.common.security"
 _DEADLINE_S = 90
 
 
@@ -93,15 +90,9 @@ class Authority:
 
 def unsecured_token(subject: str, *, life_s: float = 3600, scope: str = "kafka") -> tuple[str, float]:
     """Return an unsigned JSON web token for ``subject``, as Kafka's development validator accepts it, and its expiry."""
-    now_s = time.time()
-
-    def encoded(what: Mapping[str, object]) -> str:
-        return base64.urlsafe_b64encode(json.dumps(what).encode()).decode().rstrip("=")
-
-    claims = {"sub": subject, "iat": now_s - 1, "exp": now_s + life_s, "scope": scope, "jti": made_up("token-id")}
-    token = f"{encoded({'alg': 'none'})}.{encoded(claims)}."
+    token, expires = security.unsecured_token(subject, life_s=life_s, scope=scope)
     keep_secret(token, f"token of {subject}")
-    return token, now_s + life_s
+    return token, expires
 
 
 class SecuredKafka:
@@ -119,12 +110,7 @@ class SecuredKafka:
             libs,
             listeners=[Listener(name, protocol) for name, protocol in LISTENERS.items()],
             properties=self._properties(),
-            format_arguments=[
-                argument
-                for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-                for name, password in self.passwords.items()
-                for argument in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
-            ],
+            format_arguments=scram_arguments(("SCRAM-SHA-256", "SCRAM-SHA-512"), self.passwords),
             outlives_test=True,
         )
 
@@ -187,24 +173,13 @@ class SecuredKafka:
             found[f"{prefix}.ssl.keystore.type"] = "PEM"
             found[f"{prefix}.ssl.keystore.location"] = str(store)
             found[f"{prefix}.ssl.client.auth"] = "required" if listener == "MTLS" else "none"
-        users = " ".join(f'user_{name}="{password}"' for name, password in self.passwords.items())
-        modules = {
-            "PLAIN": f"{_LOGIN}.plain.PlainLoginModule required {users};",
-            "SCRAM-SHA-256": f"{_LOGIN}.scram.ScramLoginModule required;",
-            "SCRAM-SHA-512": f"{_LOGIN}.scram.ScramLoginModule required;",
-            "OAUTHBEARER": f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
-        }
-        validator = f"{_LOGIN}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
         for listener, protocol in LISTENERS.items():
             if not protocol.startswith("SASL"):
                 continue
-            prefix = f"listener.name.{listener.lower()}"
             # SASLTLS does not enable SCRAM-SHA-256, so that a test can use a mechanism that is missing.
-            enabled = [name for name in modules if listener != "SASLTLS" or name != "SCRAM-SHA-256"]
-            found[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(enabled)
-            for mechanism in enabled:
-                found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = modules[mechanism]
-                if listener == "REAUTH":
-                    found[f"{prefix}.{mechanism.lower()}.connections.max.reauth.ms"] = str(SESSION_MS)
-            found[f"{prefix}.oauthbearer.sasl.server.callback.handler.class"] = validator
+            enabled = [name for name in MECHANISMS if listener != "SASLTLS" or name != "SCRAM-SHA-256"]
+            found |= sasl_properties(listener, enabled, self.passwords)
+            if listener == "REAUTH":
+                for mechanism in enabled:
+                    found[f"listener.name.reauth.{mechanism.lower()}.connections.max.reauth.ms"] = str(SESSION_MS)
         return found

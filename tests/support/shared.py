@@ -13,7 +13,7 @@ from typing import IO, Protocol
 import attrs
 import pytest
 
-from tests.support.kafka_jars import exclusive
+from consumer_coord.testing.jars import exclusive
 
 
 class Service(Protocol):

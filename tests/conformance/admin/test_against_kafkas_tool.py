@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.admin import committed_offsets
 from tests.support.commands import Ran, Run
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
 
 pytestmark = pytest.mark.kafka

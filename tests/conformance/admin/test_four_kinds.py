@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer
 
 from consumer_coord.admin.commands import ExitCode
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.commands import Ran, Run
 from tests.support.java import JavaProgram, ToolJars
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.streams_member import streams_heartbeat
 from tests.support.waiting import eventually
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.commands import Run
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = pytest.mark.kafka
 

@@ -24,6 +24,8 @@ from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.messages.group import DeleteGroupsResponse, DescribeGroupsRequest, LeaveGroupResponse
 from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -37,8 +39,6 @@ from consumer_coord.wire.messages.offsets import (
 from tests.support.broker.differential import RealBroker, Recording, differences, record, state_of
 from tests.support.broker.ours_to_kafka import groups_written_by_us, write_internal
 from tests.support.broker.record_batches import read_headers
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.real_kafka import RealKafka
 
 pytestmark = pytest.mark.kafka
 

@@ -26,6 +26,7 @@ from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire import consumer_group_records, error_codes
 from consumer_coord.wire.embedded_protocol import Assignment, Subscription, encode_assignment, encode_subscription
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -55,7 +56,6 @@ from tests.support.broker.consumer_differential import (
 )
 from tests.support.broker.differential import RealBroker, await_coordinator
 from tests.support.broker.ours_to_kafka import write_internal
-from tests.support.real_kafka import RealKafka
 
 pytestmark = pytest.mark.kafka
 

@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 from consumer_coord.broker import BrokerCluster, BrokerConfig
 from consumer_coord.broker import record_batch as batches
 from consumer_coord.simulation import loop as virtual
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from consumer_coord.wire.messages.log import (
     FetchPartition,
@@ -31,7 +32,6 @@ from consumer_coord.wire.messages.log import (
 )
 from tests.support.broker.differential import RealBroker, caller
 from tests.support.broker.record_batches import read_headers
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

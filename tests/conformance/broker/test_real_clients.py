@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.testing.kafka_cluster import unique_name
 from tests.support.broker.client_versions import Recorder, check_documented
 from tests.support.java import JavaProgram
-from tests.support.kafka_cluster import unique_name
 from tests.support.members import Client, Members, await_shared
 from tests.support.waiting import eventually
 

@@ -19,6 +19,7 @@ from consumer_coord.broker.record_batch import Record
 from consumer_coord.broker.transaction import Transaction
 from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC
 from consumer_coord.simulation import loop as virtual
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.wire.codec import decode_at
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
 from consumer_coord.wire.offsets_topic import decode_versioned, encode_versioned
@@ -26,7 +27,6 @@ from consumer_coord.wire.transaction_records import TransactionLogKey, Transacti
 from tests.conformance.broker.test_against_kafka import read_log
 from tests.support.broker.differential import RealBroker, caller
 from tests.support.broker.txn_sequences import Names, Outcome, TxnPlayer, codes_seen, first_difference
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from consumer_coord.columns import Columns, CompletedFetch
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.support.broker.differential import RealBroker
 from tests.support.broker.record_batches import read_headers
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kernel_name")]

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.lag import COLUMNS
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.processes import spawn
 from tests.support.commands import Run
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
-from tests.support.processes import spawn
 
 pytestmark = pytest.mark.kafka
 

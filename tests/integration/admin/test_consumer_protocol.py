@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, Producer
 from consumer_coord import GroupConsumer
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.testing.kafka_cluster import unique_name
 from tests.support.commands import Ran, Run, run_command
-from tests.support.kafka_cluster import unique_name
 
 #: Every successful operation ends earlier.
 DEADLINE_S = 180.0

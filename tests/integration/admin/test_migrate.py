@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from consumer_coord.admin.commands import ExitCode
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.admin import await_group, set_consumer_timeouts
 from tests.support.churn_checks import lost_records, repeated_records
 from tests.support.commands import Ran, Run, run_command
 from tests.support.kafka.four_clients import PARTITIONS, Writing, batches, ends_of
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, Setting, await_shared
 from tests.support.migrating import Watching
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

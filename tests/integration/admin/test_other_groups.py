@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import ShareConsumer
 
 from consumer_coord.admin.commands import ExitCode
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.integration.watch.test_command import Watch
 from tests.support.commands import Run
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.streams_member import streams_heartbeat
 from tests.support.waiting import eventually
 

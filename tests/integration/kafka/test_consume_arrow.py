@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_coord import GroupConsumer
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.conformance.columns.test_against_kafka import produce, through_librdkafka
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -9,8 +9,8 @@ import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.kafka.producing import produce
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, await_shared
 from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of

@@ -18,11 +18,11 @@ from consumer_coord import GroupConsumer
 from consumer_coord.consumer import group_metadata
 from consumer_coord.group.generation import Generation
 from consumer_coord.retry import Deadline
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
+from consumer_coord.testing.processes import end, spawn
 from examples.exactly_once import Billing, behind
 from tests.support.admin import await_group, set_consumer_timeouts
 from tests.support.group.classic import classic
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
-from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
 from tests.support.white_box import blocking_coordinator_of, coordinator_of
 

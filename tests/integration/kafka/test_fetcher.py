@@ -24,12 +24,12 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.runtime.background import cluster_client
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.codec import decode_response
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse
 from tests.support.fetch.world import Reader
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.conftest import fetched_or_skipped
 from tests.support.go import go_program
 from tests.support.kafka.four_clients import CLIENTS, PARTITIONS, PROTOCOLS, Group, Writing, ends_of
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import pytest
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.kafka.lease_process import DEADLINE_S, LeaseProcess, shared
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kafka

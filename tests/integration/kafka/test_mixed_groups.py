@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.admin import GroupDescription, await_group
 from tests.support.kafka.producing import produce
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, await_shared
 from tests.support.reversed_range import REVERSED_RANGE
 

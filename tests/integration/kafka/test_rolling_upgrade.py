@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from consumer_coord.testing.jars import KAFKA_4_3
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from tests.conftest import fetched, fetched_or_skipped
@@ -15,9 +17,7 @@ from tests.support.broker.differential import RealBroker
 from tests.support.go import go_program
 from tests.support.java import ToolJars, run_kafka_tool
 from tests.support.kafka.four_clients import CLIENTS, PARTITIONS, PROTOCOLS, Group, Writing, ends_of
-from tests.support.kafka_jars import KAFKA_4_3
 from tests.support.members import Members, await_shared
-from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.admin import await_group, committed_offsets, delete_group, log_offsets
 from tests.support.kafka.producing import produce
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Members, await_shared
 
 pytestmark = pytest.mark.kafka

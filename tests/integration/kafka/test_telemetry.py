@@ -12,10 +12,10 @@ import attrs
 import pytest
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.java import JavaProgram, ToolJars, run_kafka_tool
 from tests.support.members import Members
 from tests.support.producer import Producer
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kafka

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import pytest
 from confluent_kafka import Producer
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.churn import Group, check, churn, migrate, outcome
 from tests.support.churn_checks import Batch, Moved, backward_commits, double_owners, lost_records, refused_though_held
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.long_runs import long_runs
 from tests.support.waiting import eventually
 

@@ -9,11 +9,11 @@ import pytest
 from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.group.classic import classic
 from tests.support.kafka.producing import produce
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
 from tests.support.waiting import eventually
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.consumer.librdkafka.refusals import refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
-from tests.support.kafka_cluster import unique_name
+from consumer_coord.testing.kafka_cluster import unique_name
 from tests.support.secrets import found_in, made_up
 from tests.support.secured import SecuredKafka, unsecured_token
 from tests.support.security.token_endpoint import Provider, token

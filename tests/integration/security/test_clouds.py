@@ -16,8 +16,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord import GroupConsumer
 from consumer_coord.net.sasl import parse_token
+from consumer_coord.testing.kafka_cluster import unique_name
 from examples import event_hubs
-from tests.support.kafka_cluster import unique_name
 from tests.support.producer import Producer
 from tests.support.secrets import made_up
 from tests.support.secured import SecuredKafka

@@ -14,9 +14,9 @@ import pytest
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.cli import main
 from consumer_coord.errors import AuthenticationError, RequestTimedOutError
-from tests.support.kafka_cluster import unique_name
+from consumer_coord.testing.kafka_cluster import unique_name
+from consumer_coord.testing.real_kafka import Listener, RealKafka
 from tests.support.producer import Producer
-from tests.support.real_kafka import Listener, RealKafka
 from tests.support.security.kdc import REALM, Kdc, in_realm, why_not
 from tests.support.security.planes import ask, with_cluster
 from tests.support.waiting import eventually

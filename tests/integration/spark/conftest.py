@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consumer_coord.spark.launcher import fast_python
-from tests.support.kafka_cluster import KafkaCluster
+from consumer_coord.testing.kafka_cluster import KafkaCluster
 from tests.support.spark import assignors
 from tests.support.spark.drivers import QUICK_JVM
 from tests.support.spark.producing import produce

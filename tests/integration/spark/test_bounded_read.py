@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.spark.compaction import EAGER, compact
 from tests.support.spark.producing import produce
 from tests.support.spark.queries import Queries, await_end

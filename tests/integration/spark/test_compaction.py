@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from consumer_coord.spark import by_value
 from consumer_coord.spark.packing import Packing, Range, Task
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.spark.compaction import EAGER, compact, kept_offsets
 from tests.support.spark.producing import produce
 from tests.support.spark.queries import Queries, Rows, await_end

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
-from tests.support.processes import end, spawn
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.processes import end, spawn
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_cluster import KafkaCluster
+from consumer_coord.testing.kafka_cluster import KafkaCluster
 from tests.support.long_runs import long_runs
 from tests.support.members import Members
 from tests.support.spark.deliveries import UNEXPLAINED, Delivery, Run, judge

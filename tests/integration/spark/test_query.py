@@ -18,8 +18,8 @@ from pyspark.sql.functions import spark_partition_id
 from consumer_coord.spark import GroupListener, by_value, progress
 from consumer_coord.spark.packing import Packing, Range, Task
 from consumer_coord.spark.progress import ShareEvent, all_progress
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.admin import set_consumer_timeouts
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members
 from tests.support.spark.assignors import Failing, ToTheFirst
 from tests.support.spark.producing import produce

@@ -25,7 +25,7 @@ from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.packing import Range, ReadSpec
 from consumer_coord.spark.reader import read_ranges
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.spark.producing import produce
 
 pytestmark = pytest.mark.kafka

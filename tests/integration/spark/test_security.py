@@ -12,8 +12,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from pyspark.errors import StreamingQueryException
 
 from consumer_coord.spark import by_value
-from tests.support.kafka_cluster import unique_name
-from tests.support.real_kafka import free_ports
+from consumer_coord.testing.kafka_cluster import unique_name
+from consumer_coord.testing.real_kafka import free_ports
 from tests.support.secured import SecuredKafka, unsecured_token
 from tests.support.spark.drivers import Driver
 from tests.support.spark.producing import produce

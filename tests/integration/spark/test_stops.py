@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.spark.stops import SESSION_S, Stops
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

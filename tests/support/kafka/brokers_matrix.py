@@ -29,9 +29,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from assignors import RangeAssignor
 from consumer_coord import GroupConsumer
 from consumer_coord.cli import main as command
-from tests.support.kafka_jars import LOGGING, Coordinate, fetch_unpinned
-from tests.support.real_kafka import RealKafka
-from tests.support.zookeeper_kafka import ZooKeeperKafka
+from consumer_coord.testing.jars import LOGGING, Coordinate, fetch_unpinned
+from consumer_coord.testing.real_kafka import RealKafka
+from consumer_coord.testing.zookeeper_kafka import ZooKeeperKafka
 
 DEADLINE_S = 180
 PARTITIONS = 4

@@ -8,9 +8,9 @@ from types import TracebackType
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from consumer_coord.testing.kafka_cluster import KafkaCluster
 from tests.support.admin import set_consumer_timeouts
 from tests.support.churn_checks import Batch, lost_records, repeated_records
-from tests.support.kafka_cluster import KafkaCluster
 from tests.support.members import Client, Member, Members, Setting
 from tests.support.waiting import eventually
 

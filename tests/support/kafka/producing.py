@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from tests.support.kafka_cluster import KafkaCluster
+from consumer_coord.testing.kafka_cluster import KafkaCluster
 
 
 def produce(kafka: KafkaCluster, topic: str, partitions: int, each: int) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.processes import end, spawn
-from tests.support.real_kafka import free_ports
+from consumer_coord.testing.processes import end, spawn
+from consumer_coord.testing.real_kafka import free_ports
 from tests.support.secrets import made_up
 
 REALM = "EXAMPLE.TEST"

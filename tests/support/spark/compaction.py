@@ -7,7 +7,7 @@ import contextlib
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.support.kafka_cluster import KafkaCluster
+from consumer_coord.testing.kafka_cluster import KafkaCluster
 from tests.support.spark.producing import produce
 from tests.support.spark.queries import DEADLINE_S
 from tests.support.waiting import eventually

@@ -34,11 +34,11 @@ from confluent_kafka.admin import (
 
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.testing import jars as kafka_jars
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.log import FetchRequest
 from consumer_coord.wire.messages.offsets import ListOffsetsRequest
-from tests.support import kafka_jars
-from tests.support.real_kafka import RealKafka
 from tests.support.spark.producing import produce
 from tests.support.spark.queries import Rows
 from tests.support.waiting import eventually

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.spark.launcher import fast_python
-from tests.support.processes import end, spawn
+from consumer_coord.testing.processes import end, spawn
 from tests.support.waiting import eventually
 
 PLANNER = "python_streaming_source_runner"

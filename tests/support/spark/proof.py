@@ -29,10 +29,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support import kafka_jars
+from consumer_coord.testing import jars as kafka_jars
+from consumer_coord.testing.proxy import Proxy
+from consumer_coord.testing.real_kafka import Listener, RealKafka
 from tests.support.members import Members
-from tests.support.proxy import Proxy
-from tests.support.real_kafka import Listener, RealKafka
 from tests.support.spark.deliveries import Verdict
 from tests.support.spark.scene import DEADLINE_S, SESSION_TIMEOUT_MS, Flow, Scene
 
@@ -158,7 +158,7 @@ def broker(embedded: bool, proxy: Proxy | None = None) -> Iterator[str]:
         with EmbeddedKafka() as kafka:
             yield kafka.bootstrap_servers
     else:
-        listeners = [] if proxy is None else [Listener("PROXIED", "PLAINTEXT", proxy.port)]
+        listeners = [] if proxy is None else [Listener("PROXIED", "PLAINTEXT", {1: proxy.port})]
         with RealKafka(kafka_jars.ensure_jars(kafka_jars.KAFKA), listeners=listeners) as cluster:
             if proxy is not None:
                 proxy.target = int(cluster.bootstrap("PROXIED").rpartition(":")[2])

@@ -16,8 +16,8 @@ import attrs
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from consumer_coord.testing.proxy import Proxy
 from tests.support.members import Member, Members
-from tests.support.proxy import Proxy
 from tests.support.spark.deliveries import Delivery, Run, Verdict, judge
 from tests.support.spark.driver import RUNS
 from tests.support.spark.drivers import Driver

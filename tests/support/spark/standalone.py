@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.processes import end, spawn
-from tests.support.real_kafka import free_ports
+from consumer_coord.testing.processes import end, spawn
+from consumer_coord.testing.real_kafka import free_ports
 from tests.support.waiting import eventually
 
 _MEMORY = "2g"

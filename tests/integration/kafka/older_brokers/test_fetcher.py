@@ -6,10 +6,10 @@ import pytest
 
 from consumer_coord.fetch import FetchStart, StopReason
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.topic_partition import TopicPartition
 from tests.integration.kafka.test_fetcher import PARTITIONS, ends_of, fill, read, same_as_librdkafka, spoken
 from tests.support.fetch.world import Reader
-from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

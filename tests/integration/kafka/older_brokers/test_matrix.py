@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.kafka.brokers_matrix import play
-from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

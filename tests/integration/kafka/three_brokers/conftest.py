@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.real_kafka import RealKafka
 
 
 @pytest.fixture(scope="package")

@@ -6,9 +6,9 @@ import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.health import Health, Owed, Reason
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.admin import describe_group
 from tests.support.kafka.producing import produce
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -7,11 +7,11 @@ import itertools
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.kafka.lease_process import LeaseProcess, changes_of, shared
 from tests.support.kafka.producing import produce
 from tests.support.members import Member, Members, await_shared
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -7,9 +7,9 @@ import contextlib
 import pytest
 
 from benchmarks.soak import Sample, Soak, grown
+from consumer_coord.testing.real_kafka import RealKafka
 from tests.support.churn import Group, check, churn, roll
 from tests.support.long_runs import long_runs
-from tests.support.real_kafka import RealKafka
 
 
 @pytest.mark.kafka

@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 
 from consumer_coord.fetch import FetchStart, StopReason
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.topic_partition import TopicPartition
 from tests.integration.kafka.test_fetcher import DEADLINE_S, read
 from tests.support.fetch.world import Reader
-from tests.support.real_kafka import RealKafka
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

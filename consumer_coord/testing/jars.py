@@ -1,8 +1,8 @@
 """Apache Kafka's jars, fetched once per machine into a cache outside the tree.
 
-PySpark ships Apache Ivy, and Ivy fetches a whole broker from its default resolvers. So a test run needs Java, and a
-network only the first time.  Every jar is pinned by its SHA-256 (``jars/*.sha256`` next to this file), the cache entry
-appears by one rename, and a lock file keeps concurrent runs from fetching twice.
+PySpark ships Apache Ivy, and Ivy, or else Maven, fetches a whole broker. So a test run needs Java, and a network only the first
+time. Every jar is pinned by its SHA-256 (``hashes/*.sha256`` next to this file), the cache entry appears by one rename, and a
+lock file keeps concurrent runs from fetching twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 import attrs
 
@@ -51,9 +51,14 @@ class JarSet:
     coordinates: Sequence[Coordinate]
 
     @property
+    def version(self) -> str:
+        """The version of the first module."""
+        return self.coordinates[0].revision
+
+    @property
     def hash_list(self) -> Path:
         """The file with the expected SHA-256 sums, in the format of ``sha256sum``."""
-        return Path(__file__).parent / "jars" / f"{self.name}.sha256"
+        return Path(__file__).parent / "hashes" / f"{self.name}.sha256"
 
 
 #: A whole broker with its tools and the Java clients.  Kafka logs through slf4j, for which its POM names no back end.
@@ -82,6 +87,9 @@ KAFKA_3_9 = JarSet(
         Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 )
+
+#: The brokers that run without ZooKeeper.
+BROKERS = (KAFKA, KAFKA_4_3, KAFKA_3_9)
 
 #: The log libraries of brokers 2.x: slf4j, and log4j's API, which they call directly.
 LOGGING = (Coordinate("org.slf4j", "slf4j-simple", "1.7.36"), Coordinate("ch.qos.reload4j", "reload4j", "1.2.25"))
@@ -183,8 +191,8 @@ def fetch_unpinned(name: str, coordinates: Sequence[Coordinate]) -> Path:
         if not entry.exists():
             staging = Path(tempfile.mkdtemp(prefix=f"{entry.name}.partial-", dir=cache_directory()))
             try:
-                _run_ivy(java_executable(), JarSet(name, coordinates), staging)
-                shutil.rmtree(staging / "ivy")
+                _run_fetcher(java_executable(), JarSet(name, coordinates), staging)
+                _keep_only_libs(staging)
                 staging.rename(entry)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -203,25 +211,41 @@ def exclusive(lock: Path) -> Iterator[None]:
 def _fetch(java: str, jars: JarSet, libs: Path, expected: Mapping[str, str]) -> None:
     staging = Path(tempfile.mkdtemp(prefix=f"{jars.name}.partial-", dir=cache_directory()))
     try:
-        _run_ivy(java, jars, staging)
+        _run_fetcher(java, jars, staging)
         problem = mismatch(staging / "libs", expected)
         if problem is not None:
             raise UnavailableError(f"the jars fetched for {jars.name} are not the pinned ones: {problem}")
         entry = libs.parent
         if entry.exists():  # incomplete or damaged: a complete entry is never fetched again
             shutil.rmtree(entry)
-        shutil.rmtree(staging / "ivy")
+        _keep_only_libs(staging)
         staging.rename(entry)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _run_ivy(java: str, jars: JarSet, staging: Path) -> None:
-    descriptor = staging / "ivy.xml"
-    descriptor.write_text(_ivy_descriptor(jars))
-    command = [java, "-Xmx256m", "-jar", str(_ivy_jar()), "-ivy", str(descriptor), "-cache", str(staging / "ivy")]
-    command += ["-confs", "default", "-types", "jar", "bundle"]
-    command += ["-retrieve", f"{staging}/libs/[artifact]-[revision].[ext]"]
+def _keep_only_libs(staging: Path) -> None:
+    for other in staging.iterdir():
+        if other.name != "libs":
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+
+
+def _run_fetcher(java: str, jars: JarSet, staging: Path) -> None:
+    """Fetch jars into ``staging/libs``, with the Ivy of PySpark or with Maven, whichever is there."""
+    ivy, maven = _ivy_jar(), shutil.which("mvn")
+    if ivy is not None:
+        (staging / "ivy.xml").write_text(_ivy_descriptor(jars))
+        command = [java, "-Xmx256m", "-jar", str(ivy), "-ivy", f"{staging}/ivy.xml", "-cache", f"{staging}/cache"]
+        command += ["-confs", "default", "-types", "jar", "bundle", "-retrieve", f"{staging}/libs/[artifact]-[revision].[ext]"]
+    elif maven is not None:
+        (staging / "pom.xml").write_text(_maven_project(jars))
+        command = [maven, "-q", "-B", "-f", f"{staging}/pom.xml", "dependency:copy-dependencies"]
+        command += [f"-DoutputDirectory={staging}/libs", "-DincludeScope=runtime"]
+    else:
+        raise UnavailableError(
+            "nothing here fetches Kafka's jars: install PySpark (consumer-coord[spark]), which has Ivy, or Maven; or unpack"
+            " Apache Kafka and pass --kafka-home DIR"
+        )
     print(f"fetching {jars.name} (once per machine) into {cache_directory()}", file=sys.stderr, flush=True)
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_DEADLINE_S, check=False)
@@ -233,14 +257,26 @@ def _run_ivy(java: str, jars: JarSet, staging: Path) -> None:
         raise UnavailableError(f"{jars.name} could not be fetched (is there a network?): {reason}")
 
 
-def _ivy_jar() -> Path:
+def _ivy_jar() -> Path | None:
+    """Return the Ivy of the installed PySpark."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise UnavailableError("PySpark, which ships the Ivy jar that fetches Kafka, is not installed: run `make env`")
+        return None
     found = sorted((Path(spark.origin).parent / "jars").glob("ivy-*.jar"))
-    if not found:
-        raise UnavailableError("this PySpark ships no Ivy jar, so Kafka's jars cannot be fetched: run `make env`")
-    return found[-1]
+    return found[-1] if found else None
+
+
+def _maven_project(jars: JarSet) -> str:
+    without = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    dependencies = "".join(
+        f"<dependency><groupId>{escape(one.organisation)}</groupId><artifactId>{escape(one.name)}</artifactId>"
+        f"<version>{escape(one.revision)}</version>{'' if one.transitive else without}</dependency>"
+        for one in jars.coordinates
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>consumer-coord</groupId>'
+        f"<artifactId>jars</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
+    )
 
 
 def _ivy_descriptor(jars: JarSet) -> str:

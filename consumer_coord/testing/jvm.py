@@ -1,4 +1,4 @@
-"""The options of every JVM of the tests: small, quick to start, with Kafka's classes from an archive."""
+"""The options of every JVM: small, quick to start, with Kafka's classes from an archive if there is one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from tests.support.kafka_jars import java_executable
+from consumer_coord.testing.jars import java_executable
 
 
 def java_command(libs: Path) -> list[str]:
@@ -24,7 +24,7 @@ def java_command(libs: Path) -> list[str]:
 def class_archive(libs: Path) -> Path:
     """Return the path of the archive of these jars' classes; it is valid for one Java, and until a jar changes.
 
-    :func:`tests.support.class_archive.ensure_class_archive` makes the archive.
+    The tests of this project make the archive; without it, a JVM starts more slowly.
     """
     java = Path(java_executable()).resolve()
     digest = hashlib.sha256(f"{java} {os.stat(java).st_mtime_ns}".encode())

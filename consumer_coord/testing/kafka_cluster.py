@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka brokers for the tests, started by this process or by another one."""
+"""A cluster of Apache Kafka brokers, started by this process or by another one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import itertools
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
-
-from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -64,9 +63,9 @@ class Node:
 class KafkaCluster:
     """Running brokers: their addresses and topics.  The process that started them ends them (`RealKafka`)."""
 
-    def __init__(self, nodes: Mapping[int, Node]) -> None:
+    def __init__(self, nodes: Mapping[int, Node], admin: AdminClient | None = None) -> None:
         self._nodes = dict(nodes)
-        self._admin: AdminClient | None = None
+        self._admin = admin
 
     @classmethod
     def at(cls, address: str) -> KafkaCluster:
@@ -111,7 +110,7 @@ class KafkaCluster:
             topics = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics.values()
             return all(set(one.isrs) == set(one.replicas) for topic in topics for one in topic.partitions.values())
 
-        eventually(in_sync, "replicas in sync", within_s=_REQUEST_DEADLINE_S)
+        _until(in_sync, "replicas in sync")
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -141,15 +140,23 @@ class KafkaCluster:
             topic = self._metadata(name)
             return len(topic) == partitions and all(leader >= 0 for leader in topic.values())
 
-        eventually(is_there, f"topic {name} with {partitions} partitions", within_s=_REQUEST_DEADLINE_S)
+        _until(is_there, f"topic {name} with {partitions} partitions")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until it has disappeared from the metadata."""
         self.admin.delete_topics([name], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
-        eventually(lambda: not self._metadata(name), f"the end of topic {name}", within_s=_REQUEST_DEADLINE_S)
+        _until(lambda: not self._metadata(name), f"the end of topic {name}")
 
     def _metadata(self, topic: str) -> Mapping[int, int]:
         """Return partition -> leader, empty for a missing topic.  A look-up by name would add it to the client's cache."""
         metadata = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S)
         found = metadata.topics.get(topic)
         return {} if found is None else {number: partition.leader for number, partition in found.partitions.items()}
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    ends = time.monotonic() + _REQUEST_DEADLINE_S
+    while not condition():
+        if time.monotonic() >= ends:
+            raise TimeoutError(f"{what}: not within {_REQUEST_DEADLINE_S} s")
+        time.sleep(0.02)

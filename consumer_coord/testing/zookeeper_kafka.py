@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.kafka_cluster import Node
-from tests.support.processes import end, spawn
-from tests.support.real_kafka import RealKafka
+from consumer_coord.testing.kafka_cluster import Node
+from consumer_coord.testing.processes import end, spawn
+from consumer_coord.testing.real_kafka import RealKafka
 
 #: Prefixes of the settings for KRaft mode, which these brokers do not know.
 _OF_KRAFT = ("process.", "node.", "controller.", "broker.", "share.")

@@ -1,4 +1,4 @@
-"""Apache Kafka for the tests: one or three brokers in KRaft mode on loopback ports."""
+"""Apache Kafka for tests: brokers in KRaft mode on loopback ports."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from types import TracebackType
 import attrs
 
 from consumer_coord.confluent import KafkaException
-from tests.support.jvm import java_command
-from tests.support.kafka_cluster import KafkaCluster, Node
-from tests.support.processes import end, spawn
+from consumer_coord.testing.jvm import java_command
+from consumer_coord.testing.kafka_cluster import KafkaCluster, Node
+from consumer_coord.testing.processes import end, spawn
 
 #: Generous, because a broker may start next to other work on a small machine; a healthy broker starts much faster.
 _START_DEADLINE_S = 360
@@ -46,8 +46,8 @@ class Listener:
 
     name: str
     security_protocol: str
-    advertised_port: int | None = None
-    """The port to advertise instead of the listener's own, if a proxy is in between (one broker only)."""
+    #: By node id, the port to advertise in place of the listener's own, if a proxy is in between.
+    advertised_ports: Mapping[int, int] = attrs.field(factory=dict)
 
 
 class RealKafka(KafkaCluster):
@@ -127,6 +127,10 @@ class RealKafka(KafkaCluster):
 
     # -- failures --------------------------------------------------------------------------------------------------
 
+    def port(self, broker: int, listener: str) -> int:
+        """Return the port of a broker's listener."""
+        return self._nodes[broker].ports[listener]
+
     def pid(self, broker: int = 1) -> int:
         """Return the process id of a broker that runs."""
         return self._running(broker).pid
@@ -182,7 +186,7 @@ class RealKafka(KafkaCluster):
             (node.directory / "server.properties").write_text("".join(lines))
 
     def _defaults(self, node: Node) -> Mapping[str, str]:
-        advertised = {listener.name: listener.advertised_port or node.ports[listener.name] for listener in self._listeners}
+        advertised = {one.name: one.advertised_ports.get(node.node_id, node.ports[one.name]) for one in self._listeners}
         protocols = {listener.name: listener.security_protocol for listener in self._listeners}
         protocols["CONTROLLER"] = "PLAINTEXT"
         voters = (f"{one.node_id}@127.0.0.1:{one.ports['CONTROLLER']}" for one in self._nodes.values())
