@@ -21,6 +21,7 @@ from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.errors import UnsupportedVersionError
+from consumer_coord.simulation.handlers import LETTERS, HandlerRules, LettersLog
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import Server, SimulatedNetwork
 from consumer_coord.simulation.process import Process
@@ -40,6 +41,8 @@ _FETCH = 1
 _TOPIC_IDS_FROM = 13
 _API_VERSIONS = 18
 
+#: The number of keys of one partition's records, if members order them by key.
+_KEYS = 4
 #: The newest brokers, and no transactions.
 _PLAIN = Fetching()
 
@@ -113,8 +116,13 @@ class SimulatedCluster:
         on_record: OnRecord | None = None,
         fetching: Fetching = _PLAIN,
         seed: int = 0,
+        handlers: HandlerRules | None = None,
     ) -> None:
-        """Create the brokers. A random generator from ``seed`` begins and ends transactions in user topics."""
+        """Create the brokers. A random generator from ``seed`` begins and ends transactions in user topics.
+
+        With ``handlers``, most records have a key, and there is a topic for dead letters.
+        """
+        self._handlers = handlers
         self.loop = loop
         self.network = network
         self.loading_ms = 0
@@ -151,6 +159,8 @@ class SimulatedCluster:
             partition.log = self._new_log(GROUP_METADATA_TOPIC, partition.index, partition.log.settings)
         for name, count in topics.items():
             self.kafka.create_topic(name, count)
+        if handlers is not None:
+            self.kafka.create_topic(LETTERS, 1)
         self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
             network.listen(node.host, node.port, self._apis(node), process)
@@ -182,6 +192,8 @@ class SimulatedCluster:
         return error_codes.NOT_ENOUGH_REPLICAS if self.kafka.faults.is_full else error_codes.NONE
 
     def _new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
+        if topic == LETTERS and self._handlers is not None:
+            return LettersLog(settings, self._handlers.letters)
         if topic != GROUP_METADATA_TOPIC:
             number = len(self.logs)
             log = RecordedLog(
@@ -190,6 +202,7 @@ class SimulatedCluster:
                 random=Random(f"{self._seed}-log-{number}"),
                 wall_clock_ms=self.wall_clock_ms,
                 transactions=self._fetching.transactions and not self._settled,
+                keys=_KEYS if self._handlers is not None else 0,
             )
             self.logs.append(log)
             return log
@@ -204,7 +217,7 @@ class SimulatedCluster:
         return [
             TopicPartition(partition.topic, partition.index)
             for partition in self.kafka.topics.partitions()
-            if partition.topic != GROUP_METADATA_TOPIC
+            if partition.topic not in (GROUP_METADATA_TOPIC, LETTERS)
         ]
 
     def answer_wrongly(self, wrong: WrongAnswer) -> Callable[[], None]:

@@ -46,6 +46,9 @@ The rules, by the names under which they are reported:
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed
 ``metrics``       brokers that subscribe to metrics have no reason to refuse a push for good, and no push follows the last one
 ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
+``order``         ``process`` handles records of one key (or partition) one at a time, in order (see ``handlers.py``)
+``undone``        no commit of ``process`` covers a record that is not done
+``handled``       ``process`` handles a record again only if its owner died, lost the partition, or could not commit
 ``crash``         no exception is swallowed, and no background task ends with an exception
 """
 

@@ -27,7 +27,14 @@ import attrs
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment, scaling
-from consumer_coord.simulation.drawing import draw_scenario, with_metrics, with_more_commits, with_protocol, with_reads
+from consumer_coord.simulation.drawing import (
+    draw_scenario,
+    with_metrics,
+    with_more_commits,
+    with_process,
+    with_protocol,
+    with_reads,
+)
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Figures, play
 from consumer_coord.simulation.report import write_report
@@ -79,8 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--fault-reads",
-        choices=("messages", "columns", "any"),
-        help="what members read: messages (the default), columns with the package's own Fetch, or drawn from the seed (any)",
+        choices=("messages", "columns", "any", "process"),
+        help="what members read: messages (the default), columns, or drawn from the seed (any); or they handle messages with"
+        " process",
     )
     what.add_argument(
         "--fault-ms",
@@ -235,6 +243,8 @@ class Drawing:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_protocol(scenario, self.protocol)
+        if self.reads == "process":
+            return with_process(scenario)
         return with_reads(with_metrics(with_more_commits(scenario)) if self.reads == "any" else scenario, self.reads)
 
     def __str__(self) -> str:

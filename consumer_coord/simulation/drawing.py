@@ -210,6 +210,36 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
     return attrs.evolve(scenario, members=tuple(members), faults=faults, fetching=fetching)
 
 
+#: Kinds of faults that mean nothing to an application that calls ``process``, or that make offsets ambiguous.
+_NOT_PROCESSED = frozenset({"recreate", "cut", "trip", "absent", "truncate"})
+_MOST_PROCESSING = 6
+
+
+def with_process(scenario: Scenario, order: str = "any") -> Scenario:
+    """Return the same simulation run with members that call ``process`` with an ``order``; with ``any`` the seed decides."""
+    random = Random(f"{scenario.seed}-process")
+    order = random.choice(("key", "key", "partition", "none")) if order == "any" else order
+    members = tuple(
+        attrs.evolve(
+            spec,
+            process=order,
+            on_failure=random.choice(("letters", "letters", "skip", "stop")),
+            batch=random.choice((5, 10, 50)),
+            commit="sync",
+            reset="earliest",
+            unruly=0,
+            eof=False,
+            columns=False,
+            bounded=0,
+            commits_too=False,
+            poll_timeout_ms=0,
+        )
+        for spec in scenario.members[:_MOST_PROCESSING]
+    )
+    faults = tuple(fault for fault in scenario.faults if fault.kind not in _NOT_PROCESSED)
+    return attrs.evolve(scenario, members=members, faults=faults)
+
+
 def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
     """Make applications unruly in two thirds of the runs: they cancel calls and raise exceptions in callbacks."""
     if random.random() < 0.33:

@@ -156,8 +156,15 @@ class HealthRule:
 
 
 def _asked(member: MemberProcess) -> SimulatedConsumer | None:
-    """Return the consumer of a member that can be asked."""
+    """Return the consumer of a member that can be asked, and whose application delivers what it receives in order."""
     consumer = member.consumer
-    if not member.alive or member.closing or member.process.frozen or consumer is None or not consumer.begun:
+    if (
+        not member.alive
+        or member.closing
+        or member.process.frozen
+        or consumer is None
+        or not consumer.begun
+        or member.spec.process
+    ):
         return None
     return consumer

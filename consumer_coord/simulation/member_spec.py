@@ -59,6 +59,12 @@ class MemberSpec:
     #: Whether an application that commits ``auto`` also commits its position while it processes a batch.
     commits_too: bool = attrs.field(default=False, metadata={"later": True})
 
+    #: The order in which an application that calls ``process`` handles records (key, partition, none); empty for applications
+    #: that poll. ``batch`` is then the number of handlers at a time, and ``on_failure`` what happens to a record that fails:
+    #: letters, skip or stop.
+    process: str = attrs.field(default="", metadata={"later": True})
+    on_failure: str = attrs.field(default="stop", metadata={"later": True})
+
     def __str__(self) -> str:
         """Describe the member for the timeline."""
         subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
@@ -66,6 +72,8 @@ class MemberSpec:
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
         columns = ", reads columns" if self.columns else ""
         too = ", and during each batch" if self.commits_too else ""
+        if self.process:
+            return f"{protocol} on {subscription}{static}, processes by {self.process}, on failure {self.on_failure}"
         return f"{protocol} on {subscription}{static}, commits {self.commit}{too}{columns}"
 
     @property

@@ -54,6 +54,9 @@ class Figures:
     overtaken: int
     frames: int
     steps: int
+    #: Records that handlers of ``process`` have done, and of these again after a loss.
+    handled: int = 0
+    handled_again: int = 0
 
 
 @attrs.frozen
@@ -263,6 +266,11 @@ class _Course(World):
             holders = [holding for holding in self.checkers.holders(partition) if holding.owner.alive]
             if len(holders) != 1:
                 return f"{partition} has {len(holders)} owners"
+            if self.handlers is not None:
+                undone = self.handlers.left(partition, committed=committed)
+                if undone is not None:
+                    return undone
+                continue
             owner = holders[0].owner
             assert isinstance(owner, MemberProcess)
             if self._may_stay_unread(holders[0]) or (not committed and owner.in_bounded_read):
@@ -397,6 +405,11 @@ class _Course(World):
     def _check_commits(self, wanted: Set[str], nothing_read: Set[TopicPartition]) -> None:
         """Check that the members that closed have committed all records that they read in the topics ``wanted``."""
         for partition in self.cluster.partitions():
+            if self.handlers is not None:
+                left = self.handlers.uncommitted(partition)
+                if left is not None and partition.topic in wanted:
+                    raise Violation("agreement", f"all members closed, but {left}")
+                continue
             end = self.cluster.end_offset(partition)
             committed = self.checkers.first_record(partition, self.checkers.committed_now(partition))
             read = self.checkers.covered(partition) == end
@@ -467,6 +480,8 @@ def play(scenario: Scenario) -> Outcome:
         virtual_s=world.loop.time(),
         frames=world.network.frames,
         steps=world.loop.steps,
+        handled=0 if world.handlers is None else world.handlers.handled,
+        handled_again=0 if world.handlers is None else world.handlers.again,
         **{name: getattr(checkers, name) for name in counted},
     )
     return Outcome(scenario, violation, history, figures)

@@ -8,6 +8,7 @@ log, and the number of the record in this log.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -35,8 +36,11 @@ class RecordedLog(PartitionLog):
         random: Random,
         wall_clock_ms: Callable[[], int],
         transactions: bool,
+        keys: int = 0,
     ) -> None:
+        """Create an empty log; most of its records have one of ``keys`` keys."""
         super().__init__(settings)
+        self._keys = keys
         self.number = number
         #: Whether every transaction ends with the call that began it.
         self.calm = not transactions
@@ -59,13 +63,20 @@ class RecordedLog(PartitionLog):
         if count:
             values = [b"%d:%d" % (self.number, self._written + index) for index in range(count)]
             self._written += count
-            base = self.append_records([(None, value) for value in values], self._wall_clock_ms(), leader_epoch, producer_id, 0)
+            base = self.append_records(
+                [(self.key_of(value), value) for value in values], self._wall_clock_ms(), leader_epoch, producer_id, 0
+            )
             written = self._values if producer_id < 0 else self._pending.setdefault(producer_id, {})
             written.update(enumerate(values, base))
         if self.calm:
             self.settle(leader_epoch)
         elif self._pending and self._random.random() < 0.4:
             self._end_transaction(self._random.choice(sorted(self._pending)), leader_epoch)
+
+    def key_of(self, value: bytes) -> bytes | None:
+        """Return the key of the record with this value; None for a fifth of the records."""
+        number = zlib.crc32(value) if self._keys else 0
+        return b"key-%d" % (number // 5 % self._keys) if number % 5 else None
 
     def settle(self, leader_epoch: int) -> None:
         """End all open transactions. From now on, each transaction ends with the call that begins it."""
@@ -106,6 +117,10 @@ class RecordedLog(PartitionLog):
             if [row for row in there if row[1] is not None] == list(rows):
                 return version
         return None
+
+    def committed_records(self, first: int, end: int) -> list[Row]:
+        """Return the offsets and values of the committed records from ``first`` up to, not including, ``end``."""
+        return [(offset, self._values[offset]) for offset in range(max(first, 0), end) if offset in self._values]
 
     def cut_at(self, version: int) -> float:
         """Return the offset above which later versions share no record with ``version``; infinite for the newest version."""

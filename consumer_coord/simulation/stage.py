@@ -10,11 +10,14 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.consumer.partitions import IllegalTransitionError
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.scenario import Fetching, Scenario
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import offsets_topic
 from consumer_coord.wire.codec import decode_request_header, decode_response
 from consumer_coord.wire.messages.group import JoinGroupResponse
 from consumer_coord.wire.messages.log import FetchResponse
@@ -56,6 +59,9 @@ class Stage:
             first_record=lambda partition, offset: self.cluster.first_record(partition, offset),
             agreed=lambda partition, offset, epoch: self.cluster.agreed(partition, offset, epoch),
         )
+        orders = [spec.process for spec in scenario.members if spec.process]
+        #: The rules for what handlers do, if members call ``process``.
+        self.handlers: HandlerRules | None = HandlerRules(orders[0], lambda one: self.cluster.log(one)) if orders else None
         self.network.on_answer = self._on_answer
         self.network.on_request = self._on_request
         self.cluster: SimulatedCluster = SimulatedCluster(
@@ -74,9 +80,10 @@ class Stage:
             ),
             brokers=scenario.brokers,
             topics=scenario.topics,
-            on_record=self.checkers.on_record,
+            on_record=self._on_record,
             fetching=scenario.fetching or Fetching(),
             seed=scenario.seed,
+            handlers=self.handlers,
         )
         if scenario.metrics:
             self.cluster.kafka.client_metrics.subscribe("all", {"metrics": "*", "interval.ms": "2000"})
@@ -84,6 +91,17 @@ class Stage:
         self.producing = True
         #: The time until which an earlier fault may delay requests and rebalances.
         self.troubled_until: float = 0.0
+
+    def _on_record(self, key: bytes, value: bytes | None, offset: int) -> None:
+        self.checkers.on_record(key, value, offset)
+        if self.handlers is not None and value is not None:
+            decoded = offsets_topic.decode_key(key)
+            if isinstance(decoded, offsets_topic.OffsetCommitKey) and decoded.group == self.group_id:
+                stored, partition = offsets_topic.decode_offset_value(value), TopicPartition(decoded.topic, decoded.partition)
+                try:
+                    self.handlers.committed(partition, stored.offset, stored.metadata, self.network.serving)
+                except Violation as breach:
+                    self.fail(breach)
 
     def fail(self, breach: Violation) -> None:
         """End the simulation run, because a rule was violated."""

@@ -13,6 +13,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.health import HealthRule
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
+from consumer_coord.simulation.processing_member import ProcessingMember
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.wire.embedded_protocol import decode_subscription
@@ -58,7 +59,8 @@ class World(Stage):
         """Start a member for the first time or again."""
         life = self._life_numbers[spec.name] = self._life_numbers.get(spec.name, 0) + 1
         random = Random(f"{self.scenario.seed}-{spec.name}-{life}")
-        member = MemberProcess(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
+        kind = ProcessingMember if spec.process else MemberProcess
+        member = kind(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
         self.members[spec.name] = member
         self.lives.append(member)
         member.start()
