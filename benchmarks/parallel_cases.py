@@ -144,6 +144,7 @@ class Group:
     def stop(self) -> None:
         """Let the oldest member end by SIGTERM."""
         member = self._members.pop(0)
+        self._stopped += member.poll() is not None
         member.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             member.wait(40)

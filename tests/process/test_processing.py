@@ -13,7 +13,7 @@ from consumer_coord.confluent import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import TrackedReading
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.letters import Letter
-from consumer_coord.process.processing import Processing, ProcessSettings
+from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Processing, ProcessSettings
 from consumer_coord.process.work import Holding, Record
 from consumer_coord.topic_partition import TopicPartition
 from tests.process.test_work import FakeMessage, start_all
@@ -76,6 +76,27 @@ def reads(*offsets: int) -> tuple[Driver, list[Record]]:
     driver.look_at_readings(reading())
     driver.deliver([Delivered(offset, str(offset).encode()) for offset in offsets])
     return driver, start_all(driver.work)
+
+
+def test_a_wait_for_room_is_half_as_long_as_the_handlers_need() -> None:
+    driver, _ = reads(*range(3))
+    assert driver.work.room() is None
+    assert driver.wait_s() == WAIT_S
+    driver.deliver([Delivered(offset, str(offset).encode()) for offset in range(3, 100)])
+    assert driver.work.room() == frozenset()
+    driver.now = 1.0
+    assert driver.wait_s() == WAIT_S, "no handler has ended"
+    for _ in range(10):
+        driver.work.finish(next(iter(driver.work.running)))
+        start_all(driver.work)
+    driver.now = 1.01
+    # Forty records to go, ten in a hundredth of a second.
+    assert driver.wait_s() == pytest.approx(0.02)
+    for _ in range(45):
+        driver.work.finish(next(iter(driver.work.running)))
+        start_all(driver.work)
+    assert driver.wait_s() == SHORT_WAIT_S, "there may be room"
+    assert driver.work.room() is None
 
 
 def test_a_handler_that_runs_long_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
