@@ -17,9 +17,9 @@ from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import PEERS, ROOT, command
 from benchmarks.results import Results
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.testing.processes import end, spawn
 from tests.support.consumer.embedded import GROUP, consumer
 from tests.support.consumer.handled import Handled, out_of_order
-from tests.support.processes import end, spawn
 from tests.support.waiting import eventually
 
 RECORDS, PARTITIONS = 300, 2

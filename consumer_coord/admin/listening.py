@@ -1,4 +1,4 @@
-"""Serve an ASGI application until a signal; what needs the extra ``web`` is imported when something is served."""
+"""Work until a signal, and serve an ASGI application; what needs the extra ``web`` is imported when something is served."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from consumer_coord.admin.commands import warn
 from consumer_coord.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+T = TypeVar("T")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -53,6 +55,18 @@ async def serve(
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{listening.getsockname()[1]}/", flush=True)
         await LoopServer(application(loopback)).run_until(stop, listening, ending)
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of ``work``; if ``stop`` is set first, cancel the work and return None."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        waiting.cancel()
+        working.cancel()
+        await asyncio.wait({working, waiting})
 
 
 @contextlib.contextmanager

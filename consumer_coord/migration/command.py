@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import attrs
 
 from consumer_coord.admin.commands import ExitCode, print_json, warn
-from consumer_coord.admin.listening import until_stopped
+from consumer_coord.admin.listening import unless, until_stopped
 from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
@@ -90,26 +90,15 @@ async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
     """Print a line for each change until the move is complete (DONE), a signal, or ``--duration-ms`` (FAILED)."""
     follower = _Follower(arguments)
     with until_stopped(arguments.duration_ms) as stop:
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            while not stop.is_set():
-                looking = asyncio.ensure_future(_look(cluster, arguments))
-                await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not looking.done():
-                    looking.cancel()
-                    await asyncio.wait({looking})
-                    break
-                try:
-                    complete = follower.take(*looking.result())
-                except CoordinatorError as error:
-                    follower.take_error(error)
-                else:
-                    if complete:
-                        return ExitCode.DONE
-                await asyncio.wait({stopping}, timeout=arguments.interval_ms / 1000)
-        finally:
-            stopping.cancel()
-            await asyncio.wait({stopping})
+        while not stop.is_set():
+            try:
+                look = await unless(stop, _look(cluster, arguments))
+            except CoordinatorError as error:
+                follower.take_error(error)
+            else:
+                if look is not None and follower.take(*look):
+                    return ExitCode.DONE
+            await unless(stop, asyncio.sleep(arguments.interval_ms / 1000))
     return ExitCode.FAILED
 
 

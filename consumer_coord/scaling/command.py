@@ -11,7 +11,7 @@ import attrs
 
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.lag_flags import add_lag_flags, lag_policy
-from consumer_coord.admin.listening import parse_listen, serve, until_stopped
+from consumer_coord.admin.listening import parse_listen, serve, unless, until_stopped
 from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
@@ -71,16 +71,18 @@ async def _serve(arguments: argparse.Namespace) -> ExitCode:
 
     try:
         with until_stopped(arguments.duration_ms) as stop:
-            await scaler.first()
+            await unless(stop, scaler.first())
             reading = asyncio.ensure_future(scaler.run())
             # If the scaler fails, end the command with its error, so that nobody scales by a figure that never changes again.
             reading.add_done_callback(lambda _: stop.set())
             shows = "the figures have no password, and show the names of groups and topics"
-            await serve(arguments.listen, app, stop, shows=shows)
-            if reading.done():
-                await reading
-            reading.cancel()
-            await asyncio.wait({reading})
+            try:
+                await serve(arguments.listen, app, stop, shows=shows)
+            finally:
+                reading.cancel()
+                await asyncio.wait({reading})
+            if not reading.cancelled():
+                reading.result()
     finally:
         await cluster.close()
     return ExitCode.DONE

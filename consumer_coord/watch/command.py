@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import attrs
 
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.lag_flags import add_lag_flags, lag_policy
-from consumer_coord.admin.listening import parse_listen, serve, until_stopped
+from consumer_coord.admin.listening import parse_listen, serve, unless, until_stopped
 from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
@@ -124,7 +124,7 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
                 hub.publish(text)
 
         try:
-            first = await _unless(stop, collector.first())
+            first = await unless(stop, collector.first())
             if first is not None:
                 publish(first)
                 looking = asyncio.ensure_future(_look(collector, publish, stop))
@@ -145,20 +145,8 @@ def _policy(arguments: argparse.Namespace) -> LagPolicy:
 
 
 async def _look(collector: Collector, publish: Callable[[Message], None], stop: asyncio.Event) -> None:
-    while (message := await _unless(stop, collector.next())) is not None:
+    while (message := await unless(stop, collector.next())) is not None:
         publish(message)
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Message]) -> Message | None:
-    """Return the result of ``work``; if ``stop`` is set first, cancel the work and return None."""
-    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        waiting.cancel()
-        working.cancel()
-        await asyncio.wait({working, waiting})
 
 
 async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -258,6 +259,24 @@ def test_the_command_serves_until_sigterm(kafka: EmbeddedKafka) -> None:
 def test_an_address_that_makes_no_sense_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve-metrics", "g", "--bootstrap-server", "localhost:1", "--listen", "x"]) == 2
     assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_an_address_in_use_ends_the_command(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        flags = ["--listen", f"127.0.0.1:{used.getsockname()[1]}", "--bootstrap-server", kafka.bootstrap_servers]
+        assert main(["serve-metrics", "g", *flags]) == 2
+    assert "Address already in use" in capsys.readouterr().err
+
+
+def test_a_scaler_that_fails_ends_the_command(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the figure would never change again, and nobody would know."""
+
+    async def fail(_: Scaler) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Scaler, "run", fail)
+    with pytest.raises(RuntimeError, match="planted"):
+        main(["serve-metrics", "g", "--listen", "127.0.0.1:0", "--bootstrap-server", kafka.bootstrap_servers])
 
 
 def test_the_wait_for_a_signal_ends_with_its_duration() -> None:
