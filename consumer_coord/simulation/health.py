@@ -43,6 +43,8 @@ class _Member:
     """What the rule knows about one member."""
 
     stuck: dict[TopicPartition, _Stuck] = attrs.field(factory=dict)
+    #: The number of each holding -> its position at the last look.
+    positions: dict[int, int] = attrs.field(factory=dict)
     #: How often the application had polled, and the times of the last look at which it had polled, or had received a record.
     polls: int = -1
     polled_at: float = 0.0
@@ -85,10 +87,10 @@ class HealthRule:
             known.polls, known.polled_at = consumer.engine.core.application.polls, moment
         said = {TopicPartition(one.topic, one.partition): one for one in health.partitions}
         stuck = {holding.partition: self._stuck(holding, consumer) for holding in member.holdings}
-        if any(
-            before is not None and at is not None and before.offset != at.offset for at, before in self._pairs(stuck, known)
-        ):
+        positions = {holding.number: holding.position for holding in member.holdings}
+        if any(known.positions.get(number, 0) != position for number, position in positions.items()):
             known.delivered_at = moment
+        known.positions = positions
         now: dict[TopicPartition, _Stuck] = {}
         for partition, at in stuck.items():
             if at is None:
@@ -101,10 +103,6 @@ class HealthRule:
                 self._must_be_named(member, said.get(partition), partition, health, stuck_s)
                 self._must_not_be_excused(known, said[partition], moment)
         known.stuck = now
-
-    @staticmethod
-    def _pairs(stuck: dict[TopicPartition, _Stuck | None], known: _Member) -> Iterable[tuple[_Stuck | None, _Stuck | None]]:
-        return ((at, known.stuck.get(partition)) for partition, at in stuck.items())
 
     def _stuck(self, holding: Holding, consumer: SimulatedConsumer) -> _Stuck | None:
         """Return the next record that the holding must deliver; None if the log has none, or the engine lets go of it."""

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.record_batch import HEADER_SIZE
 from consumer_coord.consumer.partitions import IllegalTransitionError
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
@@ -140,7 +141,8 @@ class Stage:
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         api_key = int.from_bytes(request[:2], "big")
         self.answered(client, api_key)
-        if api_key == _FETCH:
+        if api_key == _FETCH and len(answer) > HEADER_SIZE:
+            # A shorter response has no batch.
             version = decode_request_header(request).version
             topics = decode_response(FetchResponse, version, answer)[1].responses
             if any(row.records for topic in topics for row in topic.partitions):

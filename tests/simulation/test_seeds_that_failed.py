@@ -196,6 +196,8 @@ WHAT_IT_WAS = {
     1720000008: "a close on a slow link took half a second longer than its time limit, to end its fetch sessions",
     2073: "a partition with an open transaction was assigned again, the fetch session omitted its row, and the health took that"
     " for the end of the log",
+    51000065: "an application resumed two partitions, and delivered the records of one after the other; the rule health did not"
+    " count records of a partition that it had not seen before",
     282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
 }
 
