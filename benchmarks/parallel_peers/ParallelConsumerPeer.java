@@ -65,7 +65,7 @@ public final class ParallelConsumerPeer {
         ParallelStreamProcessor<byte[], byte[]> processor = ParallelStreamProcessor.createEosStreamProcessor(options);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             if (!log.isEmpty()) {
-                processor.closeDrainFirst();
+                processor.closeDontDrainFirst();
             }
         }));
         processor.subscribe(List.of(arguments[1]));
