@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="consumer (KIP-848, the default), classic, cooperative-sticky (from an eager assignor), or consumer-coord"
         " (from confluent-kafka)",
     )
-    parser.add_argument("--interval", type=positive, default=1.0, metavar="S", help="seconds between two looks of --watch (1)")
-    parser.add_argument("--duration", type=positive, metavar="S", help="seconds after which --watch ends")
+    parser.add_argument("--interval-ms", type=positive, default=1_000, metavar="MS", help="between two looks of --watch (1000)")
+    parser.add_argument("--duration-ms", type=positive, metavar="MS", help="time after which --watch ends")
     add_client_flags(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document; with --watch, one line for each change")
 
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return an :class:`~consumer_coord.admin.commands.ExitCode`."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
-    if arguments.duration is not None and not arguments.watch:
-        raise ConfigurationError("--duration ends --watch: add --watch")
+    if arguments.duration_ms is not None and not arguments.watch:
+        raise ConfigurationError("--duration-ms ends --watch: add --watch")
     return asyncio.run(_run(arguments))
 
 
@@ -87,9 +87,9 @@ async def _check(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
 
 
 async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
-    """Print a line for each change until the move is complete (DONE), a signal, or ``--duration`` (FAILED)."""
+    """Print a line for each change until the move is complete (DONE), a signal, or ``--duration-ms`` (FAILED)."""
     follower = _Follower(arguments)
-    with until_stopped(arguments.duration) as stop:
+    with until_stopped(None if arguments.duration_ms is None else arguments.duration_ms / 1000) as stop:
         while not stop.is_set():
             try:
                 look = await unless(stop, _look(cluster, arguments))
@@ -98,7 +98,7 @@ async def _watch(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitC
             else:
                 if look is not None and follower.take(*look):
                     return ExitCode.DONE
-            await unless(stop, asyncio.sleep(arguments.interval))
+            await unless(stop, asyncio.sleep(arguments.interval_ms / 1000))
     return ExitCode.FAILED
 
 

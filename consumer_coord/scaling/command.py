@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limits(parser.add_argument_group("wanted replicas"))
     serving = parser.add_argument_group("serving")
     serving.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address to serve at (%(default)s)")
-    serving.add_argument("--interval", type=positive, default=15.0, metavar="S", help="seconds between two readings (15)")
-    serving.add_argument("--duration", type=positive, metavar="S", help="seconds after which the command ends")
+    serving.add_argument("--interval-ms", type=positive, default=15_000, metavar="MS", help="between two readings (15000)")
+    serving.add_argument("--duration-ms", type=positive, metavar="MS", help="time after which the command ends")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C, SIGTERM or ``--duration``; return an :class:`~consumer_coord.admin.commands.ExitCode`."""
+    """Serve until Ctrl-C, SIGTERM or ``--duration-ms``; return an :class:`~consumer_coord.admin.commands.ExitCode`."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     parse_listen(arguments.listen)
     try:
@@ -62,7 +62,7 @@ async def _serve(arguments: argparse.Namespace) -> ExitCode:
         arguments.groups,
         _policy(arguments),
         limits_of(vars(arguments)),
-        interval_s=arguments.interval,
+        interval_s=arguments.interval_ms / 1000,
         timeout_ms=arguments.timeout,
     )
 
@@ -70,7 +70,7 @@ async def _serve(arguments: argparse.Namespace) -> ExitCode:
         return application(scaler, asyncio.get_running_loop().time, loopback=loopback)
 
     try:
-        with until_stopped(arguments.duration) as stop:
+        with until_stopped(None if arguments.duration_ms is None else arguments.duration_ms / 1000) as stop:
             await unless(stop, scaler.first())
             reading = asyncio.ensure_future(scaler.run())
             # If the scaler fails, end the command with its error, so that nobody scales by a figure that never changes again.

@@ -18,10 +18,10 @@ def add_limits(parser: argparse._ArgumentGroup) -> list[argparse.Action]:
         ),
         parser.add_argument("--replicas", type=_bounds, metavar="LEAST..MOST", help="bounds of the figure (default: 1..100)"),
         parser.add_argument(
-            "--up-after", type=not_negative, metavar="S", help="seconds in which every reading needs more (default: 60)"
+            "--up-after-ms", type=not_negative, metavar="MS", help="time in which every reading needs more (default: 60000)"
         ),
         parser.add_argument(
-            "--down-after", type=not_negative, metavar="S", help="seconds in which every reading needs fewer (default: 300)"
+            "--down-after-ms", type=not_negative, metavar="MS", help="time in which every reading needs fewer (default: 300000)"
         ),
         parser.add_argument("--members-per-replica", type=count, metavar="N", help="members in one replica (default: 1)"),
     ]
@@ -29,13 +29,9 @@ def add_limits(parser: argparse._ArgumentGroup) -> list[argparse.Action]:
 
 def limits_of(flags: Mapping[str, Any]) -> Limits:
     """Return the limits that the flags describe; a missing or None flag has its default."""
-    names = {
-        "lag_per_replica": "lag_per_replica",
-        "up_after": "up_after_s",
-        "down_after": "down_after_s",
-        "members_per_replica": "members_per_replica",
-    }
-    given = {name: flags[flag] for flag, name in names.items() if flags.get(flag) is not None}
+    given = {name: flags[name] for name in ("lag_per_replica", "members_per_replica") if flags.get(name) is not None}
+    waits = {"up_after_ms": "up_after_s", "down_after_ms": "down_after_s"}
+    given |= {name: flags[flag] / 1000 for flag, name in waits.items() if flags.get(flag) is not None}
     least, most = flags.get("replicas") or (1, 100)
     return Limits(**{"lag_per_replica": 1000, **given}, least=least, most=most)
 

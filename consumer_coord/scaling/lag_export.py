@@ -20,20 +20,20 @@ def add_export_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the export to ``lag``."""
     exporting = parser.add_argument_group("export")
     exporting.add_argument("--export", action="store_true", help="print CSV with a row for each partition, for simulate --lag")
-    exporting.add_argument("--interval", type=positive, metavar="S", help="with --export: read again after S seconds, for ever")
-    exporting.add_argument("--count", type=count, metavar="N", help="with --interval: the number of readings")
+    exporting.add_argument("--interval-ms", type=positive, metavar="MS", help="with --export: read again after MS, for ever")
+    exporting.add_argument("--count", type=count, metavar="N", help="with --interval-ms: the number of readings")
 
 
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """Run ``lag``, with or without ``--export``."""
     if not arguments.export:
-        if arguments.interval is not None or arguments.count is not None:
-            raise ConfigurationError("--interval and --count repeat an export: add --export, or use top")
+        if arguments.interval_ms is not None or arguments.count is not None:
+            raise ConfigurationError("--interval-ms and --count repeat an export: add --export, or use top")
         return await commands.lag_command(cluster, arguments, deadline)
     if arguments.json or arguments.max_lag is not None or arguments.max_lag_seconds is not None:
         raise ConfigurationError("--export prints CSV: remove --json, --max-lag and --max-lag-seconds")
-    if arguments.count is not None and arguments.interval is None:
-        raise ConfigurationError("--count needs --interval")
+    if arguments.count is not None and arguments.interval_ms is None:
+        raise ConfigurationError("--count needs --interval-ms")
     return await _export(cluster, arguments)
 
 
@@ -56,9 +56,9 @@ async def _export(cluster: ClusterClient, arguments: argparse.Namespace) -> Exit
             elif _incomplete(one):
                 outcome = ExitCode.INCOMPLETE
         seen += 1
-        if arguments.interval is None or seen == arguments.count:
+        if arguments.interval_ms is None or seen == arguments.count:
             return outcome
-        await asyncio.sleep(arguments.interval)
+        await asyncio.sleep(arguments.interval_ms / 1000)
 
 
 def _incomplete(report: GroupReport) -> bool:

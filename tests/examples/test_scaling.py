@@ -72,7 +72,7 @@ class Cluster:
         given = [instead.get(one, one) for one in (*container["command"][1:], *container["args"])]
         self.output = directory / "output"
         with self.output.open("wb") as output:
-            command = [sys.executable, "-m", "consumer_coord", *given, "--interval", "0.2", "--timeout", "1000"]
+            command = [sys.executable, "-m", "consumer_coord", *given, "--interval-ms", "200", "--timeout", "1000"]
             self.process: Popen[bytes] = spawn(command, stdout=output, stderr=output)
         eventually(lambda: "http://" in self.output.read_text(), shows=self.output.read_text)
         self._url = self.output.read_text().split()[0]

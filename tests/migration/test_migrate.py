@@ -80,7 +80,7 @@ def test_a_policy_that_forbids_the_move_and_one_that_is_unknown(capsys: pytest.C
 def test_what_cannot_be_migrated(run: Run) -> None:
     ran = run("migrate", "never-there")
     assert (ran.code, "'never-there' does not exist" in ran.err) == (ExitCode.NOT_FOUND, True)
-    ran = run("migrate", "g", "--duration", "1")
+    ran = run("migrate", "g", "--duration-ms", "1")
     assert (ran.code, "add --watch" in ran.err) == (ExitCode.USAGE, True)
     assert run("migrate", "g", "--to", "elsewhere").code == ExitCode.USAGE
 
@@ -94,7 +94,7 @@ def test_a_roll_is_followed_until_it_is_complete(kafka: EmbeddedKafka, tmp_path:
         for one in members:
             one.poll(0.02)
 
-    flags = ("--to", "consumer", "--interval", "0.05", "--timeout", "2000")
+    flags = ("--to", "consumer", "--interval-ms", "50", "--timeout", "2000")
     with Watching(tmp_path, kafka.bootstrap_servers, "g", *flags) as watching:
         try:
             watching.await_settled(0, 2, step=poll)

@@ -36,7 +36,7 @@ def test_an_export_can_be_read_again(kafka: EmbeddedKafka, run: Run) -> None:
     for number in range(8):
         producer.produce("t", b"v", partition=number % 2)
     assert producer.flush(60) == 0
-    ran = run("lag", "g", "--export", "--interval", "0.01", "--count", "2", "--seconds")
+    ran = run("lag", "g", "--export", "--interval-ms", "10", "--count", "2", "--seconds")
     assert ran.code == ExitCode.DONE
     assert ran.out.startswith(HEAD.strip())
     assert len(ran.lines) == 5
@@ -62,8 +62,8 @@ def test_what_is_unknown_is_empty(kafka: EmbeddedKafka, run: Run) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--interval", "1"], "add --export"),
-        (["--export", "--count", "1"], "--count needs --interval"),
+        (["--interval-ms", "1"], "add --export"),
+        (["--export", "--count", "1"], "--count needs --interval-ms"),
         (["--export", "--json"], "remove --json"),
         (["--export", "--max-lag", "1"], "remove --json"),
     ],

@@ -226,7 +226,7 @@ def test_the_flags_of_the_formula() -> None:
     parser = argparse.ArgumentParser()
     add_limits(parser.add_argument_group())
     assert limits_of(vars(parser.parse_args([]))) == Limits(lag_per_replica=1000)
-    flags = "--lag-per-replica 5 --replicas 0..3 --up-after 1 --down-after 2.5 --members-per-replica 4"
+    flags = "--lag-per-replica 5 --replicas 0..3 --up-after-ms 1000 --down-after-ms 2500 --members-per-replica 4"
     expected = Limits(lag_per_replica=5, least=0, most=3, up_after_s=1, down_after_s=2.5, members_per_replica=4)
     assert limits_of(vars(parser.parse_args(flags.split()))) == expected
 

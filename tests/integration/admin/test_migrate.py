@@ -155,7 +155,7 @@ def test_a_roll_to_the_consumer_protocol_and_back_under_load(
 def roll(rolling: Rolling, order: Sequence[str], tmp_path: Path, target: str, **settings: Any) -> list[dict[str, Any]]:
     """Restart the members in ``order``, each when ``migrate --watch`` says so; return the lines of the command."""
     servers, count = rolling.kafka.bootstrap_servers, len(order)
-    with Watching(tmp_path, servers, rolling.group, "--to", target, "--interval", "0.2") as watching:
+    with Watching(tmp_path, servers, rolling.group, "--to", target, "--interval-ms", "200") as watching:
         running = rolling.by_id()
         for moved, member_id in enumerate(order):
             line = watching.await_settled(moved, count)
@@ -193,7 +193,7 @@ def test_two_rolls_from_eager_to_cooperative(rolling: Rolling, run: Run, tmp_pat
     check = run("migrate", rolling.group, "--to", "cooperative-sticky", "--json")
     assert (check.code, len(check.json["steps"])) == (ExitCode.DONE, 2)
     servers, group = rolling.kafka.bootstrap_servers, rolling.group
-    with Watching(tmp_path, servers, group, "--to", "cooperative-sticky", "--interval", "0.2") as watching:
+    with Watching(tmp_path, servers, group, "--to", "cooperative-sticky", "--interval-ms", "200") as watching:
         for assignors, before in ((["cooperative-sticky", "range"], "range"), (["cooperative-sticky"], "cooperative-sticky")):
             for member in list(rolling.running):
                 eventually(lambda: watching.lines and watching.lines[-1]["wait"] is None)
@@ -222,7 +222,7 @@ def test_a_move_from_confluent_kafka_to_this_library(rolling: Rolling, run: Run,
     check = run("migrate", rolling.group, "--to", "consumer-coord", "--json")
     assert (check.code, len(check.json["order"])) == (ExitCode.DONE, 2)
     servers, group = rolling.kafka.bootstrap_servers, rolling.group
-    with Watching(tmp_path, servers, group, "--to", "consumer-coord", "--interval", "0.2") as watching:
+    with Watching(tmp_path, servers, group, "--to", "consumer-coord", "--interval-ms", "200") as watching:
         running = rolling.by_id()
         for moved, member_id in enumerate(check.json["order"]):
             line = watching.await_settled(moved, 2)

@@ -26,7 +26,18 @@ PARTITIONS = 6
 @pytest.fixture
 def figures(kafka: KafkaCluster, group: str, tmp_path: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     """Return ``figures()``, which asks the command for the figures of the group."""
-    flags = ["--lag-per-replica", "100", "--replicas", "1..20", "--up-after", "1", "--down-after", "600", "--interval", "0.1"]
+    flags = [
+        "--lag-per-replica",
+        "100",
+        "--replicas",
+        "1..20",
+        "--up-after-ms",
+        "1000",
+        "--down-after-ms",
+        "600000",
+        "--interval-ms",
+        "100",
+    ]
     command = ["-m", "consumer_coord", "serve-metrics", group, "--listen", "127.0.0.1:0", *flags]
     output = tmp_path / "output"
     with output.open("wb") as out:
