@@ -102,9 +102,7 @@ def test_the_test_passes(tmp_path: Path) -> None:
 
 def test_every_extra_is_named() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    # The extra for Kerberos is named where its build on Linux is explained.
-    named = README + (ROOT / "docs" / "security.md").read_text()
-    assert not [name for name in extras - {"dev", "docs"} if f"consumer-coord[{name}]" not in named]
+    assert not [name for name in extras - {"dev", "docs"} if f"consumer-coord[{name}]" not in README]
 
 
 def test_the_makefile_has_the_targets_of_the_readme() -> None:
