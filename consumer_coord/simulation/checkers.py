@@ -122,6 +122,8 @@ class Checkers:
         self._truths: defaultdict[TopicPartition, PartitionTruth] = defaultdict(PartitionTruth)
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
+        #: The true state of a partition when its topic, or its commit, was last deleted.
+        self._former: dict[TopicPartition, PartitionTruth] = {}
         #: The time at which the group last became a classic group.
         self._became_classic_at = -math.inf
         #: The generation of the group when the group became a classic group. No member leads this generation, because no
@@ -167,7 +169,7 @@ class Checkers:
 
     def _on_commit(self, partition: TopicPartition, value: bytes | None) -> None:
         if value is None:
-            self._truths.pop(partition, None)
+            self._put_away(partition)
             return
         stored = offsets_topic.decode_offset_value(value)
         offset = stored.offset
@@ -198,6 +200,12 @@ class Checkers:
         truth.adrift = offset < stored.offset and stored.leader_epoch < 0
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
+
+    def _put_away(self, partition: TopicPartition) -> None:
+        """Begin anew with a partition whose topic was deleted, perhaps to be created again."""
+        former = self._truths.pop(partition, None)
+        if former is not None:
+            self._former[partition] = former
 
     def _check_fenced(self, holding: Holding, truth: PartitionTruth, client: str, offset: int) -> None:
         """Check that a commit covers processed records only, and comes from the last owner."""
@@ -683,6 +691,9 @@ class Checkers:
         # The application may choose a start that a truncation removed. Then the commit is stored, but covers fewer records.
         replaced = last is not None and (sought or last.stored == offset)
         replaced = replaced or holding.resumes_at is not None or offset <= holding.truncated_position
+        # A commit in the former topic may be confirmed later, because the response lacked rows of other partitions.
+        former = self._former.get(holding.partition)
+        replaced = replaced or (former is not None and former.committed_by is holding and former.highest >= offset)
         if (
             truth is not None
             and self.first_record(holding.partition, truth.highest) < offset
@@ -775,7 +786,7 @@ class Checkers:
     def recreated(self, partition: TopicPartition) -> None:
         """Start again with a recreated partition. All records from the first record on must be processed."""
         self._recreated_at[partition] = self._clock()
-        self._truths.pop(partition, None)
+        self._put_away(partition)
         for holding in self._holders.get(partition, ()):
             holding.may_begin = 2
             holding.adrift, holding.resumes_at, holding.replaced_resumes = False, None, frozenset()

@@ -198,6 +198,8 @@ WHAT_IT_WAS = {
     " for the end of the log",
     51000065: "an application resumed two partitions, and delivered the records of one after the other; the rule health did not"
     " count records of a partition that it had not seen before",
+    3076: "a commit waited for the rows of other partitions, and its topic was created again meanwhile; the checkers looked for"
+    " it in the new topic",
     282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
 }
 
