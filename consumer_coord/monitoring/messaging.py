@@ -22,14 +22,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from consumer_coord.extras import missing
 
 try:
     from opentelemetry import propagate
     from opentelemetry.metrics import MeterProvider, get_meter
-    from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider, get_current_span, get_tracer
+    from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider, get_current_span, get_tracer, use_span
     from opentelemetry.util.types import AttributeValue
 except ImportError as _error:
     raise missing("opentelemetry", _error) from _error
@@ -41,6 +41,14 @@ _NAME: Final = "consumer_coord"
 _MOST_LINKS: Final = 128
 #: Bounds of the histograms, in seconds, as the conventions advise.
 _BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+
+class Work(NamedTuple):
+    """The span of work on messages, the attributes that its metric has, too, and when it began (``time.perf_counter``)."""
+
+    span: Span
+    named: Mapping[str, AttributeValue]
+    began: float
 
 
 class MessagingSpans:
@@ -109,36 +117,55 @@ class MessagingSpans:
 
         The span is linked to the producer's span. It may be used around ``await``, too.
         """
-        named = {**self._common, **_destination([(message.topic(), message.partition())])}
-        named |= {"messaging.operation.name": "process"}
+        work, failure = self.begin([message]), None
+        try:
+            with use_span(work.span, record_exception=False, set_status_on_exception=False):
+                yield work.span
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self.end(work, failure)
+
+    def begin(self, messages: Sequence[Any], *, attempt: int = 1, child: bool = False) -> Work:
+        """Begin a span for the work on messages of one partition, which is not the current span; :meth:`end` ends it.
+
+        The span has a link to the span of each producer. With ``child``, the span for a single message is instead a child of
+        its producer's.
+        """
+        first = messages[0]
+        named = {**self._common, **_destination([(first.topic(), first.partition())]), "messaging.operation.name": "process"}
         details: dict[str, AttributeValue] = {
             "messaging.operation.type": "process",
-            "messaging.kafka.offset": message.offset(),
+            "messaging.kafka.offset": first.offset(),
             **self._client,
         }
-        key, value = message.key(), message.value()
-        if isinstance(key, bytes) and key.isascii():
-            details["messaging.kafka.message.key"] = key.decode()
-        if value is None:
-            details["messaging.kafka.message.tombstone"] = True
-        elif isinstance(value, bytes):
-            details["messaging.message.body.size"] = len(value)
-        link, began, failure = _link(message), time.perf_counter(), None
-        try:
-            with self._tracer.start_as_current_span(
-                f"process {message.topic()}",
-                kind=SpanKind.CONSUMER,
-                attributes={**named, **details},
-                links=() if link is None else (link,),
-            ) as span:
-                try:
-                    yield span
-                except BaseException as error:
-                    failure = type(error).__qualname__
-                    span.set_attribute("error.type", failure)
-                    raise
-        finally:
-            self._processing.record(time.perf_counter() - began, _with_error(named, failure))
+        if attempt > 1:
+            details["consumer_coord.attempt"] = attempt
+        alone = len(messages) == 1
+        if alone:
+            details |= _of_message(first)
+        else:
+            details["messaging.batch.message_count"] = len(messages)
+        child = child and alone
+        span = self._tracer.start_span(
+            f"process {first.topic()}",
+            context=propagate.extract(first.headers() or (), getter=_HEADERS) if child else None,
+            kind=SpanKind.CONSUMER,
+            attributes={**named, **details},
+            links=() if child else [link for one in messages[:_MOST_LINKS] if (link := _link(one)) is not None],
+        )
+        return Work(span, named, time.perf_counter())
+
+    def end(self, work: Work, error: BaseException | None) -> None:
+        """End the span of :meth:`begin`, with the exception that ended the work."""
+        failure = None if error is None else type(error).__qualname__
+        if error is not None:
+            work.span.record_exception(error)
+            work.span.set_status(StatusCode.ERROR, f"{failure}: {error}")
+            work.span.set_attribute("error.type", str(failure))
+        work.span.end()
+        self._processing.record(time.perf_counter() - work.began, _with_error(work.named, failure))
 
     def _receive(
         self,
@@ -204,6 +231,19 @@ def _destination(partitions: Iterable[tuple[str, int]]) -> dict[str, AttributeVa
         if len(found) == 1:
             attributes["messaging.destination.partition.id"] = str(found[0][1])
     return attributes
+
+
+def _of_message(message: Any) -> dict[str, AttributeValue]:
+    """Return the attributes of a single message."""
+    details: dict[str, AttributeValue] = {}
+    key, value = message.key(), message.value()
+    if isinstance(key, bytes) and key.isascii():
+        details["messaging.kafka.message.key"] = key.decode()
+    if value is None:
+        details["messaging.kafka.message.tombstone"] = True
+    elif isinstance(value, bytes):
+        details["messaging.message.body.size"] = len(value)
+    return details
 
 
 class _Headers:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
+from consumer_coord.monitoring.process_figures import FIGURES
 from consumer_coord.monitoring.source import Source, Sources, describe, is_counter, read, unit
-from consumer_coord.process.figures import FIGURES
 from consumer_coord.runtime.locks import Lock
 
 try:

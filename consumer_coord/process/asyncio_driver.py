@@ -13,10 +13,10 @@ from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.printable import get_logger
-from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
+from consumer_coord.process.spans import enter
 from consumer_coord.process.work import Holding, Record
 from consumer_coord.topic_partition import TopicPartition
 
@@ -113,9 +113,9 @@ class AsyncProcess(Processing):
             context = Context(attempt, None if timeout_s is None else now + timeout_s, asyncio.Event)
             variables = self._context.copy()
             variables.run(CURRENT.set, context)
-            if (span := self.begin_span(record)) is not None:
+            if (span := self.spans.begin(record)) is not None:
                 context.span = span
-                variables.run(spans.enter, span)
+                variables.run(enter, span)
             task = loop.create_task(self._call(self.argument(record)), context=variables)
             record.handler = task, context
             task.add_done_callback(functools.partial(self._ended, record))
@@ -137,7 +137,7 @@ class AsyncProcess(Processing):
         self.look_at_lease(leased=tracking.leased)
         error = task.exception() if not task.cancelled() else RuntimeError("the handler raised CancelledError")
         if (span := record.handler[1].span) is not None:
-            spans.end(span, error)
+            self.spans.end(span, error)
         self.settle(record, error)
         self._look_after_letters()
         if record.holding.draining and not self.work.busy(record.holding):

@@ -17,7 +17,7 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics
 from consumer_coord.process.letters import Letter, Origin
-from consumer_coord.process.spans import BeginSpan, span_maker
+from consumer_coord.process.spans import Spans
 from consumer_coord.process.work import Holding, Order, Record, State, Work
 from consumer_coord.topic_partition import TopicPartition
 
@@ -161,8 +161,7 @@ class Processing(ABC):
         self._tells_at = clock() + _TELL_S
         #: When :meth:`wait_s` was called last, and how many records had been handled then.
         self._rated: tuple[float, int] = (clock(), 0)
-        #: Begins the span of a call; None if the application does not trace.
-        self._begin_span: BeginSpan | None = span_maker(group_id)
+        self.spans: Spans = Spans(group_id)
         #: Holdings with metadata that names finished offsets, until the end of the log is known.
         self.unchecked: list[Holding] = []
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
@@ -243,10 +242,6 @@ class Processing(ABC):
     def argument(self, record: Record) -> Any:
         """Return what the handler of a call gets: the message, or the list of messages."""
         return record.message if self.settings.batches is None else [one.message for one in (record, *record.rest)]
-
-    def begin_span(self, record: Record) -> Any:
-        """Return the span of a call that begins; None if the application does not trace."""
-        return None if self._begin_span is None else self._begin_span(record)
 
     def settle(self, record: Record, error: BaseException | None) -> None:
         """Record how an attempt ended, and decide what happens to a record whose handler failed."""
@@ -423,7 +418,7 @@ class Processing(ABC):
             )
 
     def figures(self) -> Mapping[str, float]:
-        """Return what ``process`` adds to the consumer's metrics: see ``process/figures.py``."""
+        """Return what ``process`` adds to the consumer's metrics: see ``monitoring/process_figures.py``."""
         return {**self.work.figures(self.clock()), "process-letters-total": self.letters_sent}
 
     def look_at_lease(self, *, leased: bool) -> None:

@@ -25,10 +25,10 @@ from consumer_coord.consumer.tracking import BlockingTracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.process import spans
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
+from consumer_coord.process.spans import enter
 from consumer_coord.process.work import Holding, Record, State
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
@@ -218,7 +218,7 @@ class ThreadProcess(Processing):
         if record is not None:
             attempt = record.earlier + record.attempt
             record.handler = Context(attempt, None if timeout_s is None else now + timeout_s, threading.Event)
-            record.handler.span = self.begin_span(record)
+            record.handler.span = self.spans.begin(record)
         return record
 
     def _fill(self) -> None:
@@ -312,7 +312,7 @@ class ThreadProcess(Processing):
     def _call(self, record: Record) -> None:
         CURRENT.set(record.handler)
         if record.handler.span is not None:
-            spans.enter(record.handler.span)
+            enter(record.handler.span)
         self._handle(self.argument(record))
 
     def _ended(self, record: Record, error: BaseException | None) -> None:
@@ -324,7 +324,7 @@ class ThreadProcess(Processing):
         if error is None and deadline is not None and self.clock() > deadline:
             error = TimeoutError(f"the handler took longer than {self.settings.timeout_s:g} s")
         if record.handler.span is not None:
-            spans.end(record.handler.span, error)
+            self.spans.end(record.handler.span, error)
         self.settle(record, error)
         if record.holding.draining and not self.work.busy(record.holding):
             tracking.look_again()

@@ -713,7 +713,7 @@ class Work:
         return any(record.holding is holding and record.reason is None for record in self.running)
 
     def figures(self, now: float) -> Mapping[str, float]:
-        """Return :data:`~consumer_coord.process.figures.FIGURES`, but for the letters; nearly right in another thread, too."""
+        """Return what ``monitoring/process_figures.py`` lists, but for the letters; nearly right in another thread, too."""
         holdings = tuple(self.holdings.values())
         running = sum(1 + len(record.rest) for record in tuple(self.running) if not record.holding.ended)
         tried = [waiter for _, number, waiter in tuple(self._later) if isinstance(waiter, Record) and waiter.due == number]

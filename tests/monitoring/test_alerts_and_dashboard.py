@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from consumer_coord.group.metrics import NAMES
+from consumer_coord.monitoring.process_figures import FIGURES
 from consumer_coord.monitoring.prometheus import PREFIX
 from consumer_coord.monitoring.source import is_counter
-from consumer_coord.process.figures import FIGURES
 from tests.support.monitoring.promql import PromQLError, parse
 
 HERE = Path(__file__).parents[2] / "examples" / "monitoring"

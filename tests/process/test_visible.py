@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import tenacity
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -17,9 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.monitoring.process_figures import FIGURES
 from consumer_coord.monitoring.prometheus import CoordinatorCollector
-from consumer_coord.process import Batches, FailurePolicy
-from consumer_coord.process.figures import FIGURES
+from consumer_coord.process import Batches, FailurePolicy, context
 from tests.consumer.test_async_consumer import consumer
 from tests.process.test_processing import reads
 from tests.process.test_thread_process import stop_when
@@ -99,6 +100,25 @@ def test_each_call_of_a_coroutine_has_a_span_and_a_failure_is_in_it(kafka: Embed
     assert failed.status.status_code is trace.StatusCode.ERROR
     assert (failed.attributes or {})["error.type"] == "ValueError"
     assert [event.name for event in failed.events] == ["exception"]
+
+
+def test_the_second_attempt_says_so(kafka: EmbeddedKafka, spans: InMemorySpanExporter) -> None:
+    async def handle(message: Any) -> None:
+        if message.offset() == 1 and context().attempt == 1:
+            raise ValueError("broken")
+
+    async def main() -> None:
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            stop = asyncio.Event()
+            policy = FailurePolicy(stop=tenacity.stop_after_attempt(2))
+            task = asyncio.create_task(member.process(handle, stop=stop, on_failure=policy))
+            await eventually_async(lambda: len(of_process(spans)) == 4)
+            stop.set()
+            await task
+
+    asyncio.run(main())
+    assert [(span.attributes or {}).get("consumer_coord.attempt") for span in of_process(spans)] == [None, None, 2, None]
 
 
 def test_each_call_in_a_thread_has_a_span(kafka: EmbeddedKafka, spans: InMemorySpanExporter) -> None:
