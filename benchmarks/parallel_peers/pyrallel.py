@@ -1,4 +1,4 @@
-"""pyrallel-consumer, with its defaults but for the bounds; in an environment of its own (``pyrallel.txt``)."""
+"""pyrallel-consumer, in an environment of its own (``pyrallel.txt``); with its defaults but for bounds, retries and polls."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ def config(task: Task) -> KafkaConfig:
     parallel = found.parallel_consumer
     parallel.worker_pool_size = max(8, task.concurrency)
     parallel.queue_max_messages = task.most
+    if task.concurrency >= 1_000:
+        # Measured: here a thirteenth of the rate with the default of 1,000, and with fewer at once the other way round.
+        parallel.poll_batch_size = 100
     parallel.execution.max_in_flight = task.concurrency
     parallel.execution.max_retries = 2
     parallel.execution.retry_backoff_ms = 10
