@@ -168,7 +168,7 @@ class BlockingTracking:
         self._run(lambda: self._tracking.take(most, timeout_s, only, sink=sink))
 
     def readings(self) -> Mapping[TopicPartition, TrackedReading]:
-        """See :meth:`Tracking.readings`; call it in the sink of :meth:`take`."""
+        """See :meth:`Tracking.readings`; callable from any thread, but from one at a time."""
         return self._tracking.readings()
 
     @property

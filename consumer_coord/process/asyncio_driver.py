@@ -94,8 +94,7 @@ class AsyncProcess(Processing):
         """Take records once, and start what may start."""
         messages = await tracking.take(self.most(), min(most_s, self.wait_s()), room)
         # No await between the call and the delivery: every position that is committed is behind records that are known here.
-        self.look_at_readings(tracking.readings())
-        self.look_at_lease(leased=tracking.leased)
+        self.look_at(tracking)
         self.tell_of_progress()
         self.deliver(messages)
         self._fill()
@@ -121,7 +120,7 @@ class AsyncProcess(Processing):
             task.add_done_callback(functools.partial(self._ended, record))
         # A retry that is due and has no slot starts when a handler ends.
         if (due := work.next_due()) is not None and due > now:
-            self._look_at(due)
+            self._wake_at(due)
 
     async def _call(self, argument: Any) -> None:
         if self.settings.timeout_s is None:
@@ -134,7 +133,7 @@ class AsyncProcess(Processing):
         """Record what a handler did, and start what may start now."""
         tracking = self._tracking
         assert tracking is not None
-        self.look_at_lease(leased=tracking.leased)
+        self.look_at(tracking)
         error = task.exception() if not task.cancelled() else RuntimeError("the handler raised CancelledError")
         if (span := record.handler[1].span) is not None:
             self.spans.end(span, error)
@@ -144,13 +143,19 @@ class AsyncProcess(Processing):
             tracking.look_again()
         self._fill()
 
-    def _look_at(self, due: float) -> None:
+    def _wake_at(self, due: float) -> None:
         """Start what may start at the time ``due``."""
         timer, now = self._timer, self._loop.time()
         if timer is None or not now < timer.when() <= due:
             if timer is not None:
                 timer.cancel()
-            self._timer = self._loop.call_at(due, self._fill)
+            self._timer = self._loop.call_at(due, self._go_on)
+
+    def _go_on(self) -> None:
+        """Start what may start, at a time at which no call of the consumer has just returned."""
+        assert self._tracking is not None
+        self.look_at(self._tracking)
+        self._fill()
 
     def letter_answered(self, letter: Letter, refused: Any) -> None:
         """See :class:`Processing`."""
@@ -158,7 +163,7 @@ class AsyncProcess(Processing):
 
     def _take_answer(self, letter: Letter, refused: Any) -> None:
         assert self._tracking is not None
-        self.look_at_lease(leased=self._tracking.leased)
+        self.look_at(self._tracking)
         self.take_answer(letter, refused)
         holding = letter.record.holding
         if holding.draining and not self.work.busy(holding):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError, KafkaException
-from consumer_coord.consumer.tracking import TrackedReading
+from consumer_coord.consumer.tracking import BlockingTracking, TrackedReading, Tracking
 from consumer_coord.errors import IllegalStateError
 from consumer_coord.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.offsets import OffsetAndMetadata
@@ -420,6 +420,11 @@ class Processing(ABC):
     def figures(self) -> Mapping[str, float]:
         """Return what ``process`` adds to the consumer's metrics: see ``monitoring/process_figures.py``."""
         return {**self.work.figures(self.clock()), "process-letters-total": self.letters_sent}
+
+    def look_at(self, tracking: Tracking | BlockingTracking) -> None:
+        """Take note of what the group has changed; call it before anything starts or counts."""
+        self.look_at_readings(tracking.readings())
+        self.look_at_lease(leased=tracking.leased)
 
     def look_at_lease(self, *, leased: bool) -> None:
         """Start nothing without a lease, and disregard what ran when it ended."""

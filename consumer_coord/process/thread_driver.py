@@ -162,7 +162,7 @@ class ThreadProcess(Processing):
             letter, refused = self._answers.popleft()
             with self._lock:
                 assert self._tracking is not None
-                self.look_at_lease(leased=self._tracking.leased)
+                self.look_at(self._tracking)
                 self.take_answer(letter, refused)
                 holding = letter.record.holding
                 if holding.draining and not self.work.busy(holding):
@@ -177,8 +177,7 @@ class ThreadProcess(Processing):
         tracking = self._tracking
         assert tracking is not None
         with self._lock:
-            self.look_at_readings(tracking.readings())
-            self.look_at_lease(leased=tracking.leased)
+            self.look_at(tracking)
             self.tell_of_progress()
             self.deliver(messages)
 
@@ -319,7 +318,7 @@ class ThreadProcess(Processing):
         """Record what a handler did; call it under the lock."""
         tracking = self._tracking
         assert tracking is not None
-        self.look_at_lease(leased=tracking.leased)
+        self.look_at(tracking)
         deadline = record.handler.times_out_at
         if error is None and deadline is not None and self.clock() > deadline:
             error = TimeoutError(f"the handler took longer than {self.settings.timeout_s:g} s")
