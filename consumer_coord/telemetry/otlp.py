@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
+from consumer_coord.wire.varint import write_uvarint
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 #: Values of ``AggregationTemporality``.
@@ -61,21 +62,12 @@ def _attributes(number: int, attributes: Mapping[str, str]) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(payload)) + payload
+    return write_uvarint(number << 3 | _BYTES) + write_uvarint(len(payload)) + payload
 
 
 def _integer(number: int, value: int) -> bytes:
-    return _varint(number << 3 | _VARINT) + _varint(value)
+    return write_uvarint(number << 3 | _VARINT) + write_uvarint(value)
 
 
 def _fixed(number: int, packed: bytes) -> bytes:
-    return _varint(number << 3 | _FIXED64) + packed
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return write_uvarint(number << 3 | _FIXED64) + packed
