@@ -28,6 +28,7 @@ from consumer_coord.extras import missing
 
 try:
     from opentelemetry import propagate
+    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider, get_meter
     from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider, get_current_span, get_tracer, use_span
     from opentelemetry.util.types import AttributeValue
@@ -130,8 +131,8 @@ class MessagingSpans:
     def begin(self, messages: Sequence[Any], *, attempt: int = 1, child: bool = False) -> Work:
         """Begin a span for the work on messages of one partition, which is not the current span; :meth:`end` ends it.
 
-        The span has a link to the span of each producer. With ``child``, the span for a single message is instead a child of
-        its producer's.
+        The span is a child of the current span, and has a link to the span of each producer. With ``child``, the span for a
+        single message is instead a child of its producer's, and none is a child of the current span, which may never end.
         """
         first = messages[0]
         named = {**self._common, **_destination([(first.topic(), first.partition())]), "messaging.operation.name": "process"}
@@ -147,13 +148,14 @@ class MessagingSpans:
             details |= _of_message(first)
         else:
             details["messaging.batch.message_count"] = len(messages)
-        child = child and alone
+        # Without one in the headers, the span has no parent.
+        parent = propagate.extract(first.headers() or () if alone else (), Context(), _HEADERS) if child else None
         span = self._tracer.start_span(
             f"process {first.topic()}",
-            context=propagate.extract(first.headers() or (), getter=_HEADERS) if child else None,
+            context=parent,
             kind=SpanKind.CONSUMER,
             attributes={**named, **details},
-            links=() if child else [link for one in messages[:_MOST_LINKS] if (link := _link(one)) is not None],
+            links=() if child and alone else [link for one in messages[:_MOST_LINKS] if (link := _link(one)) is not None],
         )
         return Work(span, named, time.perf_counter())
 
