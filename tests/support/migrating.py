@@ -34,6 +34,11 @@ class Watching:
         text = self._out.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
+    @property
+    def answered(self) -> list[dict[str, Any]]:
+        """The lines without those that say that a coordinator did not answer, as may happen on a busy machine."""
+        return [one for one in self.lines if "error" not in one]
+
     def await_settled(self, moved: int, members: int, *, step: Callable[[], object] | None = None) -> dict[str, Any]:
         """Wait until the last line says that so many members have moved and the next one may be restarted; return the line."""
 

@@ -164,7 +164,7 @@ def roll(rolling: Rolling, order: Sequence[str], tmp_path: Path, target: str, **
         line = watching.await_settled(count, count)
         assert line["complete"]
         assert watching.process.wait(120) == ExitCode.DONE
-        return watching.lines
+        return watching.answered
 
 
 def test_user_data_of_librdkafkas_assignor_prevents_the_move_as_the_check_says(rolling: Rolling, run: Run) -> None:
@@ -197,21 +197,21 @@ def test_two_rolls_from_eager_to_cooperative(rolling: Rolling, run: Run, tmp_pat
         for assignors, before in ((["cooperative-sticky", "range"], "range"), (["cooperative-sticky"], "cooperative-sticky")):
             for member in list(rolling.running):
                 eventually(lambda: watching.lines and watching.lines[-1]["wait"] is None)
-                assert watching.lines[-1]["assignor"] == before
+                assert watching.answered[-1]["assignor"] == before
                 rolling.replace(member, assignors=assignors)
                 rolling.await_shared(at_least=2)
-            eventually(lambda: watching.lines[-1]["assignor"] == "cooperative-sticky")
+            eventually(lambda: watching.answered[-1]["assignor"] == "cooperative-sticky")
         # One more rebalance, in which all others keep partitions, unless there was one already.
         rolling.start("ours", assignors=["cooperative-sticky"])
         rolling.await_shared(at_least=2)
         line = eventually(
-            lambda: next((one for one in watching.lines if one["moved"] >= 3 and one["wait"] is None), None),
+            lambda: next((one for one in watching.answered if one["moved"] >= 3 and one["wait"] is None), None),
             "three members that kept partitions",
             shows=lambda: "\n".join(map(str, watching.lines[-8:])),
         )
         assert line is not None
         assert str(line["back"]).startswith("in two rolls")
-    told = {one["back"] for one in watching.lines if one["assignor"] == "range" and one["wait"] is None}
+    told = {one["back"] for one in watching.answered if one["assignor"] == "range" and one["wait"] is None}
     assert told == {"restart the members that have both assignors with range alone"}
 
 

@@ -85,6 +85,8 @@ def test_ten_kills_lose_nothing_and_repeat_only_what_was_not_committed(
         eventually(
             lambda: committed_by(kafka, group, name) == RECORDS, shows=lambda: committed_by(kafka, group, name), every_s=0.5
         )
+        # A member that came late may still be importing, and listens to signals before it opens its file.
+        eventually(lambda: all(file.file.exists() for _, file in members))
         for member, _ in members:
             member.send_signal(signal.SIGTERM)
         assert [member.wait(60) for member, _ in members] == [0] * MEMBERS
