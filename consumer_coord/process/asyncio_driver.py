@@ -98,8 +98,7 @@ class AsyncProcess(Processing):
         self.tell_of_progress()
         self.deliver(messages)
         self._fill()
-        if self.unchecked:
-            wanted = frozenset(holding.partition for holding in self.unchecked)
+        if wanted := self.to_check():
             self.know_log_ends(await tracking.log_ends(wanted, _LOG_END_S))
             self._fill()
 

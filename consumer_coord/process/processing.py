@@ -30,6 +30,9 @@ SHORT_WAIT_S: Final = 0.01
 _BATCH: Final = 500
 #: The time between two reports in the log, and how long a record may be handled before they name it, in seconds.
 _TELL_S: Final = 60.0
+#: For how long to ask where a log ends, and the pause between two questions, in seconds.
+_UNCHECKED_S: Final = 60.0
+_CHECK_AGAIN_S: Final = 1.0
 #: Larger than any offset.
 _NO_END: Final = 1 << 62
 
@@ -162,8 +165,10 @@ class Processing(ABC):
         #: When :meth:`wait_s` was called last, and how many records had been handled then.
         self._rated: tuple[float, int] = (clock(), 0)
         self.spans: Spans = Spans(group_id)
-        #: Holdings with metadata that names finished offsets, until the end of the log is known.
-        self.unchecked: list[Holding] = []
+        #: Holdings with metadata that names finished offsets, until the end of the log is known; and until when to ask for it.
+        self._unchecked: dict[Holding, float] = {}
+        #: When to ask for it next.
+        self._check_at = 0.0
         self._readings: Mapping[TopicPartition, TrackedReading] = {}
 
     # -- for the consumer: see RecordTracker ----------------------------------------------------------------------------
@@ -462,18 +467,31 @@ class Processing(ABC):
             again=partition.topic in self._retry_topics,
         )
         if names_finished:
-            self.unchecked.append(holding)
+            self._unchecked[holding], self._check_at = self.clock() + _UNCHECKED_S, 0.0
+
+    def to_check(self) -> frozenset[TopicPartition]:
+        """Return the partitions whose leaders to ask now where the log ends; their records wait for the answer."""
+        if not self._unchecked or self.clock() < self._check_at:
+            return frozenset()
+        return frozenset(holding.partition for holding in self._unchecked)
 
     def know_log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Let the records of :attr:`unchecked` start, without those that a former owner has finished."""
-        checked, self.unchecked = self.unchecked, []
-        for holding in checked:
+        """Let the records of :meth:`to_check` start, without those that a former owner has finished.
+
+        A leader that does not answer is asked again, for a minute. Only then are the records handled again.
+        """
+        now = self.clock()
+        self._check_at = now + _CHECK_AGAIN_S
+        for holding, until in list(self._unchecked.items()):
+            if holding.partition not in ends and now < until and not holding.ended:
+                continue
+            del self._unchecked[holding]
             at = holding.committed
-            if at is None:
+            if at is None or holding.ended:
                 continue
             try:
                 if holding.partition not in ends:
-                    raise UnusableMetadataError("the leader did not tell where the log ends")
+                    raise UnusableMetadataError(f"for {_UNCHECKED_S:g} s, no leader told where the log ends")
                 self.work.know_finished(holding, decode(at.metadata, at.offset, ends[holding.partition]))
             except UnusableMetadataError as error:
                 _warn(holding.partition, at, str(error))

@@ -138,9 +138,9 @@ class ThreadProcess(Processing):
         self._serve_letters()
         with self._lock:
             self._expire()
-            unchecked = frozenset(holding.partition for holding in self.unchecked)
-        if unchecked:
-            ends = tracking.log_ends(unchecked, _LOG_END_S)
+            wanted = self.to_check()
+        if wanted:
+            ends = tracking.log_ends(wanted, _LOG_END_S)
             with self._lock:
                 self.know_log_ends(ends)
         self._fill()

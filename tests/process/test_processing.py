@@ -11,6 +11,7 @@ import pytest
 
 from consumer_coord.confluent import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import TrackedReading
+from consumer_coord.finished_offsets import encode
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Processing, ProcessSettings
@@ -165,3 +166,47 @@ def test_an_event_among_records_is_raised_after_all_records_are_known() -> None:
     with pytest.raises(KafkaException):
         driver.deliver([Delivered(2, b"2"), end, Delivered(3, b"3")])
     assert [one.offset for one in start_all(driver.work)] == [0, 1, 2, 3]
+
+
+def begins_behind_finished() -> Driver:
+    """Return a driver whose partition has the records 0 to 3; the former owner has finished 1 and 2."""
+    driver = Driver(order="none")
+    driver.look_at_readings(reading(metadata=encode(0, [(1, 3)], 4096)))
+    driver.deliver([Delivered(offset, None) for offset in range(4)])
+    return driver
+
+
+def test_a_leader_that_does_not_tell_where_the_log_ends_is_asked_again() -> None:
+    driver = begins_behind_finished()
+    assert driver.to_check() == {P0}
+    driver.know_log_ends({})
+    assert start_all(driver.work) == [], "what is not known is no answer"
+    assert driver.finished(P0, 1, OffsetAndMetadata(4)) == OffsetAndMetadata(0, metadata=encode(0, [(1, 3)], 4096))
+    assert driver.to_check() == frozenset(), "not at once"
+    driver.now = 1.0
+    assert driver.to_check() == {P0}
+    driver.know_log_ends({P0: 4})
+    assert [record.offset for record in start_all(driver.work)] == [0, 3]
+    driver.now = 9.0
+    assert driver.to_check() == frozenset()
+
+
+def test_after_a_minute_records_are_handled_again(caplog: pytest.LogCaptureFixture) -> None:
+    driver = begins_behind_finished()
+    driver.now = 59.0
+    driver.know_log_ends({})
+    assert start_all(driver.work) == []
+    driver.now = 60.0
+    with caplog.at_level(logging.WARNING, "consumer_coord.process"):
+        driver.know_log_ends({})
+    assert [record.offset for record in start_all(driver.work)] == [0, 1, 2, 3]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("because for 60 s, no leader told where the log ends")
+
+
+def test_a_partition_that_is_lost_is_not_asked_about() -> None:
+    driver = begins_behind_finished()
+    driver.look_at_readings({})
+    driver.know_log_ends({})
+    driver.now = 5.0
+    assert driver.to_check() == frozenset()
