@@ -70,5 +70,8 @@ class Letter:
         if self.with_text:
             told["text"] = str(self.error)
         beginning = "dead-letter." if self.due_ms is None else _RETRY
-        own: Headers = [header for header in self.message.headers() or () if not header[0].startswith(_RETRY)]
+        own: Headers = list(self.message.headers() or ())
+        if self.record.holding.again:
+            # Those of the last retry.
+            own = [header for header in own if not header[0].startswith(_RETRY)]
         return own + [(beginning + name, value) for name, value in told.items()]

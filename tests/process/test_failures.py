@@ -25,6 +25,8 @@ from tests.support.producer import Producer
 from tests.support.waiting import eventually, eventually_async
 
 POISON = 3
+#: The records' own; the second resembles a header of retry topics.
+HEADERS = [("trace", b"7"), ("retry.of", b"mine")]
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"orders": 1, "letters": 1}) as running:
         producer = Producer({"bootstrap.servers": running.bootstrap_servers})
         for number in range(10):
-            producer.produce("orders", str(number), key=f"k{number % 5}", headers=[("trace", b"7")], timestamp=1_000 + number)
+            producer.produce("orders", str(number), key=f"k{number % 5}", headers=HEADERS, timestamp=1_000 + number)
         assert producer.flush(60) == 0
         yield running
 
@@ -221,7 +223,7 @@ def test_a_dead_letter_counts_when_it_is_acknowledged(kafka: EmbeddedKafka) -> N
             (letter,) = box.letters
             assert (letter.topic, letter.value, letter.key, letter.timestamp) == ("letters", b"3", b"k3", 1_003)
             assert letter.headers == {
-                "trace": b"7",
+                **dict(HEADERS),
                 "dead-letter.topic": "orders",
                 "dead-letter.partition": "0",
                 "dead-letter.offset": "3",
