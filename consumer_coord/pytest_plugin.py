@@ -78,17 +78,6 @@ def kafka(kafka_options: Mapping[str, Any], pytestconfig: pytest.Config) -> Iter
         yield found
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Skip a test that asks the cluster for something that it cannot do."""
-    try:
-        return (yield)
-    except Exception as error:
-        if type(error).__module__ == "consumer_coord.testing.under_test" and type(error).__name__ == "UnsupportedError":
-            pytest.skip(str(error))
-        raise
-
-
 @pytest.fixture(scope="session")
 def embedded_kafka_options() -> Mapping[str, Any]:
     """Keyword arguments of ``EmbeddedKafka`` for ``embedded_kafka``; override this fixture to change them."""

@@ -274,7 +274,7 @@ def _maven_project(jars: JarSet) -> str:
         for one in jars.coordinates
     )
     return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>consumer-coord</groupId>'
+        "<project><modelVersion>4.0.0</modelVersion><groupId>consumer-coord</groupId>"
         f"<artifactId>jars</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.testing import Acl, KafkaOptions, UnsupportedError, jars
 from consumer_coord.testing.under_test import open_kafka
@@ -208,6 +209,13 @@ def test_maven_fetches_the_same_jars_as_ivy(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "mvn" else "/usr/bin/java")
     with pytest.raises(jars.UnavailableError, match=r"install PySpark .* or Maven"):
         jars.ensure_jars(jars.KAFKA_TOOLS)
+
+
+def test_no_broker_of_a_cluster_of_the_users_is_stopped() -> None:
+    with EmbeddedKafka(topics={"theirs": 1}) as theirs, open_kafka(theirs.bootstrap_servers, KafkaOptions()) as kafka:
+        for call in (kafka.stop, kafka.kill, kafka.restart, kafka.suspend, kafka.resume, kafka.partition, kafka.heal):
+            with pytest.raises(pytest.skip.Exception, match="a broker of your cluster is not stopped"):
+                call(kafka.brokers[0])
 
 
 @pytest.mark.parametrize(
