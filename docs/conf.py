@@ -152,7 +152,13 @@ def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], do
         )
 
 
+def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str) -> object:
+    """Write ``...`` where a default is made anew for each object: attrs has the word NOTHING there."""
+    return None if signature is None else (re.sub(r"\bNOTHING\b", "...", signature), returns)
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.connect("source-read", fill_in)
+    app.connect("autodoc-process-signature", without_nothing)
     app.connect("html-page-context", breakable)

@@ -366,7 +366,7 @@ class TxnPlayer:
 
     async def _list(self) -> None:
         states = self.random.choice(((), ("Ongoing",), ("Empty", "CompleteCommit"), ("CompleteAbort", "Nonsense"), ("Dead",)))
-        pattern = self.random.choice((f"{self.names.prefix}.*", f"{self.names.prefix}-a", f"{self.names.prefix}-[b-z]"))
+        pattern = self.random.choice((f"{self.names.prefix}-.*", f"{self.names.prefix}-a", f"{self.names.prefix}-[b-z]"))
         response = await self.call(ListTransactionsRequest(states, (), -1, pattern), 2)
         rows = sorted((one.transactional_id, one.transaction_state) for one in response.transaction_states)
         self._note(f"list {states}", (response.error_code, sorted(response.unknown_state_filters), rows))
