@@ -267,15 +267,17 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """The executor that runs librdkafka's blocking calls."""
         return self._threaded.executor
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, leave_group: bool | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
         All steps except callbacks end within ``timeout`` seconds. Their default is ``default.api.timeout.ms``, about 15 s if no
         broker responds. If a call of ``close`` is cancelled, closing continues, and a further call waits until the consumer is
         closed. The last records that this task received count as finished, unless the task was cancelled, or close is called
         while an exception is handled.
+
+        ``leave_group`` is that of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.close`.
         """
-        await self._shut(timeout, finished=self._in_order)
+        await self._shut(timeout, leave_group, finished=self._in_order)
 
     @property
     def _in_order(self) -> bool:
@@ -283,7 +285,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         task = asyncio.current_task()
         return sys.exc_info()[1] is self._handled and not (task is not None and task.cancelling())
 
-    async def _shut(self, timeout: float | None, *, finished: bool) -> None:
+    async def _shut(self, timeout: float | None, leave_group: bool | None = None, *, finished: bool) -> None:
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("close may not be called inside a rebalance callback"))
         if self._closing is None:
@@ -292,14 +294,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     self._member.check_loop()
             if finished:
                 self._deliveries.finish(asyncio.current_task())
-            self._closing = asyncio.ensure_future(self._close(timeout))
+            self._closing = asyncio.ensure_future(self._close(timeout, leave_group))
         elif self._closing.done():
             return
         failure = await asyncio.shield(self._closing)
         if failure is not None:
             raise to_kafka_exception(failure)
 
-    async def _close(self, timeout: float | None) -> CoordinatorError | None:
+    async def _close(self, timeout: float | None, leave_group: bool | None) -> CoordinatorError | None:
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
         engine, failure = self._made, None
         if self._member is not None:
@@ -331,7 +333,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     if self._metrics_push is not None:
                         await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
                     await engine.worker.plane.close()
-                    await engine.core.close(max(0.0, ends - loop.time()) * 1000)
+                    await engine.core.close(max(0.0, ends - loop.time()) * 1000, leave_group=leave_group)
                     await shared_clusters().release(self._settings.client)
             finally:
                 for plane in (self._plane, self._threaded):
