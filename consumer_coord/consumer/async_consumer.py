@@ -33,6 +33,7 @@ from consumer_coord.confluent.rows import (
     GivenRows,
     Row,
     Rows,
+    assigned_rows,
     commit_reports,
     committed_rows,
     distinct_positions_of,
@@ -182,11 +183,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
     ) -> None:
         await self._shut(None, finished=error is None)
 
-    def _start(self) -> Engine:
-        """Return the engine, which is created on the loop that first uses the consumer."""
+    def _check_open(self) -> None:
         # A callback that close() calls may still commit.
         if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
+
+    def _start(self) -> Engine:
+        """Return the engine, which is created on the loop that first uses the consumer."""
+        self._check_open()
         if self._member is not None:
             with kafka_exceptions():
                 self._member.check_loop()
@@ -497,8 +501,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     async with self._used() as engine:
                         await engine.catch_up()
                         wanted = engine.finished()
-                    if not wanted:
-                        raise nothing_to_commit()
+                if not wanted:
+                    if asynchronous or offsets == []:
+                        return None
+                    raise nothing_to_commit()
             elif not entries:
                 return None if asynchronous else []
             if asynchronous:
@@ -681,10 +687,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Return the partitions that this consumer owns now, without waiting for a running poll."""
         with kafka_exceptions():
             engine = self._start()
-            starts = engine.chosen
-            return [
-                native(partition, starts.get(partition)) for partition in sorted(engine.core.assignment.held | engine.added)
-            ]
+            return assigned_rows(engine.assigned, engine.chosen)
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
