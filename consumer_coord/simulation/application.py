@@ -754,7 +754,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Start at the group's commits, or at the log start offset if there is no commit. Neither start skips a record."""
+        """Start some at the group's commits, or at the log start offset without a commit. Neither start skips a record."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -762,7 +762,9 @@ class MemberProcess:
             if row.offset == OFFSET_INVALID:
                 row.offset = self._stage.cluster.log_start(partition_of(row))
         if found:
-            await self._consumer.incremental_assign(found)
+            # The others start where they would without this call; partitions that are left out would not be read.
+            others = [native(one) for one in partitions if one not in wanted and self.holds(one)]
+            await self._consumer.incremental_assign([*found, *others])
 
     async def _on_end(self, kind: str, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))

@@ -67,7 +67,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
     @property
     def subscribed(self) -> bool:
         """Whether the consumer has a subscription. ``unsubscribe()`` removes the subscription only after the last callback."""
-        return self._subscription is not NOTHING
+        return self._shared.subscribed is not NOTHING
 
     async def consume_some(self, count: int, timeout: float) -> list[Any]:
         """Wait for one message, and return up to ``count``."""
