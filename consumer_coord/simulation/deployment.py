@@ -246,7 +246,7 @@ class _Host:
             group.let_go(number, coordinator.assignment.held)
         else:
             await carry_out(coordinator, application, leaving=True)
-        await coordinator.close(leave=number not in self.gone)
+        await coordinator.close(leave_group=False if number in self.gone else None)
 
 
 class ChurnedGroup:
