@@ -160,5 +160,6 @@ def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: obj
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.connect("source-read", fill_in)
-    app.connect("autodoc-process-signature", without_nothing)
+    if "sphinx.ext.autodoc" in app.extensions:
+        app.connect("autodoc-process-signature", without_nothing)
     app.connect("html-page-context", breakable)

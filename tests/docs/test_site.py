@@ -188,7 +188,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-d",
         str(out / "trees"),
     ]
-    subprocess.run([*command, str(DOCS), str(out / "html")], cwd=ROOT, capture_output=True, check=False)
+    ran = subprocess.run([*command, str(DOCS), str(out / "html")], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
     return out / "html"
 
 
