@@ -208,7 +208,7 @@ def test_no_code_of_the_site_is_cut(width: int, site: Path, browser: Browser) ->
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("page", ["assignors", "how-a-rebalance-goes", "watch"])
+@pytest.mark.parametrize("page", ["assignors", "protocols", "watch"])
 def test_pictures_are_dark_on_a_dark_page(page: str, site: Path, browser: Browser, tmp_path: Path) -> None:
     """Compare pixels of the screen: a picture is as bright as the page around it."""
     for dark in (False, True):

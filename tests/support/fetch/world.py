@@ -9,7 +9,9 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.record_batch import Record, read_records
 from consumer_coord.broker.topics import Partition
 from consumer_coord.environment import Environment
