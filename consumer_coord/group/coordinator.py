@@ -56,7 +56,7 @@ class ConsumerCoordinator:
     """A member of a consumer group; create it on its loop.
 
     ``assignors`` are in the order of preference; the rebalance protocol is the highest that all assignors support. Errors of
-    background tasks are raised by ``application.polled`` and by the calls that wait.
+    background tasks are raised by ``application.record_poll`` and by the calls that wait.
     """
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
@@ -158,10 +158,10 @@ class ConsumerCoordinator:
             self.assignment.withdraw()
             await self._to_the_end(leaving, "unsubscribe")
 
-    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that the application released these partitions (revoked or lost); thread-safe and idempotent."""
         gone = frozenset(partitions)
-        self.assignment.let_go(gone)
+        self.assignment.release(gone)
         released = gone & self.assignment.revoked
         self.application.call(lambda: self.protocol.released(released))
 
@@ -213,7 +213,7 @@ class ConsumerCoordinator:
             raise FatalError("subscribe first: a member without topics cannot join")
         deadline = self._deadline(timeout_ms)
         application, failures = self.application, self.application.failures
-        application.polled()
+        application.record_poll()
 
         def done() -> bool:
             return (
@@ -224,12 +224,12 @@ class ConsumerCoordinator:
             )
 
         if not await self._context.signal.until(done, deadline):
-            application.polled()
+            application.record_poll()
             obstacle = f"; {failures.obstacle}" if failures.obstacle else ""
             raise RequestTimedOutError(
                 f"group {self.config.group_id!r} was not joined in time ({self.protocol.state.value}{obstacle})"
             )
-        application.polled()
+        application.record_poll()
         return self.assignment.target
 
     async def on_join_prepare(self) -> tuple[str, ...]:

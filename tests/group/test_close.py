@@ -264,7 +264,7 @@ async def test_a_member_that_subscribes_again_acquires_nothing_of_its_former_mem
         brokers.answer(OffsetCommitRequest, held_until(left))
         commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
         await eventually_async(lambda: brokers.all(OffsetCommitRequest))
-        one.coordinator.let_go(one.held)
+        one.coordinator.release(one.held)
         leaving = asyncio.create_task(one.coordinator.unsubscribe())
         await pause(10)
         one.coordinator.subscribe(["t"])

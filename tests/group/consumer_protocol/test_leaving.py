@@ -69,7 +69,7 @@ async def test_a_member_that_subscribes_again_instead_of_leaving_has_a_whole_pol
     one = await joined(broker, max_poll_interval_ms=8_000)
     await one.stop()
     one.coordinator.prepare_to_leave()
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await pause(10_000)
     one.coordinator.subscribe(["t"])
     await pause(7_000)
