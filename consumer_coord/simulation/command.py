@@ -29,11 +29,13 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment, scaling
 from consumer_coord.simulation.drawing import (
     draw_scenario,
+    is_transactional,
     with_metrics,
     with_more_commits,
     with_process,
     with_protocol,
     with_reads,
+    with_transactions,
 )
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Figures, play
@@ -86,9 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--fault-reads",
-        choices=("messages", "columns", "any", "process"),
-        help="what members read: messages (the default), columns, or drawn from the seed (any); or they handle messages with"
-        " process",
+        choices=("messages", "columns", "process", "transactions", "any"),
+        help="what members read: messages (the default) or columns; or they handle messages with process; or they read, process"
+        " and write messages in transactions; or drawn from the seed (any: all but process)",
     )
     what.add_argument(
         "--fault-ms",
@@ -245,6 +247,8 @@ class Drawing:
         scenario = with_protocol(scenario, self.protocol)
         if self.reads == "process":
             return with_process(scenario)
+        if self.reads == "transactions" or (self.reads == "any" and is_transactional(seed)):
+            return with_transactions(scenario)
         return with_reads(with_metrics(with_more_commits(scenario)) if self.reads == "any" else scenario, self.reads)
 
     def __str__(self) -> str:
@@ -337,7 +341,7 @@ def _figures(done: list[Figures]) -> str:
         name: sum(getattr(row, name) for row in done) / histories
         for name in ("members", "faults", "virtual_s", "rebalances", "commits", "frames")
     }
-    records = sum(row.processed for row in done)
+    records = sum(row.processed + row.transacted for row in done)
     again = sum(row.processed_again for row in done)
     return (
         f"on average, a run had {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds,"

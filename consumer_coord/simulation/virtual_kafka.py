@@ -14,8 +14,9 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.environment import Environment
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation.brokers import NewLog, OnRecord, SimulatedCluster
+from consumer_coord.simulation.brokers import NewLog, OffsetsObserver, OnRecord, SimulatedCluster
 from consumer_coord.simulation.consumer import Inline
+from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import NetworkConfig, Server, SimulatedNetwork
@@ -39,12 +40,14 @@ class VirtualKafka:
         on_record: OnRecord | None = None,
         fetching: Fetching | None = None,
         handlers: HandlerRules | None = None,
+        exactly_once: ExactlyOnceRules | None = None,
+        offsets_observer: OffsetsObserver | None = None,
         new_log: NewLog | None = None,
         serve: Callable[[Server], Server] = lambda apis: apis,
     ) -> None:
         """Create the brokers, which start with ``cluster.start()``.
 
-        ``on_record``, ``fetching``, ``handlers``, ``new_log`` and ``serve``: see
+        ``on_record`` and the following: see
         :class:`~consumer_coord.simulation.brokers.SimulatedCluster`.
         """
         self.loop = loop
@@ -61,6 +64,8 @@ class VirtualKafka:
             fetching=fetching,
             seed=seed,
             handlers=handlers,
+            exactly_once=exactly_once,
+            offsets_observer=offsets_observer,
             new_log=new_log,
             serve=serve,
         )
