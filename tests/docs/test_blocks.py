@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 #: Pages whose blocks are separate programs; a block of any other page continues the block before.
 APART = frozenset({"start.md"})
 #: Ports and files of a page that are missing or different on this machine.
-INSTEAD = {"start_http_server(9000, addr": "start_http_server(0, addr"}
+INSTEAD = {"start_http_server(9000, addr": "start_http_server(0, addr", "seeds=200": "seeds=5"}
 #: Commands and flags of ``sh`` blocks that run until they are stopped; other tests run them.
 SERVERS = frozenset({"embedded-kafka", "watch", "serve-metrics", "--watch"})
 
