@@ -2,8 +2,8 @@
 
     python -m examples.worker_processes localhost:9092 orders billing 4
 
-The first process only starts the others, and passes SIGTERM and Ctrl-C on to them. Servers that fork have a hook for the place of
-``work``: ``post_fork`` of Gunicorn, ``worker_process_init`` of Celery, ``initializer`` of a pool.
+The first process only starts the others, and passes SIGTERM and Ctrl-C on to them. Servers that fork have a hook for the place
+of ``work``: ``post_fork`` of Gunicorn, ``worker_process_init`` of Celery, ``initializer`` of a pool.
 """
 
 from __future__ import annotations

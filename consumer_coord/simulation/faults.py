@@ -232,27 +232,14 @@ def _commit(world: World, fault: Fault, member: MemberProcess) -> None:
 
 def _block(world: World, fault: Fault, pairs: Sequence[tuple[str, str]]) -> Ending:
     _note(world, fault, ", ".join(f"{source} to {target}" for source, target in pairs))
-    for source, target in pairs:
-        world.network.block(source, target)
-
-    def over() -> None:
-        for source, target in pairs:
-            world.network.unblock(source, target)
-
-    return over
+    return world.kafka.block(pairs)
 
 
 @member_kind("lag", "frames between two hosts take longer for the duration", weight=4)
 def _lag(world: World, fault: Fault, member: MemberProcess) -> Ending:
     host, broker = member.name, _broker(world, fault.value)
     _note(world, fault, f"{host} {broker}")
-
-    def delay(extra_ms: float) -> None:
-        world.network.slow(host, broker, extra_ms)
-        world.network.slow(broker, host, extra_ms)
-
-    delay(50 + fault.value * 2)
-    return lambda: delay(0)
+    return world.kafka.lag(host, broker, 50 + fault.value * 2)
 
 
 @member_kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
@@ -267,8 +254,7 @@ def _mute(world: World, fault: Fault, member: MemberProcess) -> Ending:
 
 @member_kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
 def _cut_off(world: World, fault: Fault, member: MemberProcess) -> Ending:
-    brokers = [node.host for node in world.cluster.kafka.nodes]
-    return _block(world, fault, [(member.name, broker) for broker in brokers] + [(broker, member.name) for broker in brokers])
+    return _block(world, fault, world.kafka.links(member.name))
 
 
 @kind("reset", "all connections of a host break", weight=5)

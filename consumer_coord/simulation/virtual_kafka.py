@@ -79,6 +79,32 @@ class VirtualKafka:
         settings = {"bootstrap_servers": self.cluster.bootstrap, "client_id": process.name, **settings}
         return ClusterClient(ClientConfig(**settings), self.environment(process, random))
 
+    def lag(self, client: str, broker: str, extra_ms: float) -> Callable[[], None]:
+        """Delay frames between two hosts, until the returned function is called."""
+
+        def delay(extra_ms: float) -> None:
+            self.network.slow(client, broker, extra_ms)
+            self.network.slow(broker, client, extra_ms)
+
+        delay(extra_ms)
+        return lambda: delay(0)
+
+    def block(self, links: Sequence[tuple[str, str]]) -> Callable[[], None]:
+        """Let no frame pass these links (source, target), until the returned function is called."""
+        for source, target in links:
+            self.network.block(source, target)
+
+        def over() -> None:
+            for source, target in links:
+                self.network.unblock(source, target)
+
+        return over
+
+    def links(self, client: str) -> Sequence[tuple[str, str]]:
+        """Return the links between a client and all brokers, in both directions."""
+        brokers = [node.host for node in self.cluster.kafka.nodes]
+        return [(client, broker) for broker in brokers] + [(broker, client) for broker in brokers]
+
     def kill(self, process: Process) -> None:
         """Kill a process of a client: its kernel closes the connections."""
         process.kill()
