@@ -6,6 +6,7 @@ latter to ``on_record``. The checkers compare the actions of members and applica
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -110,6 +111,10 @@ class ObservedLog(PartitionLog):
         return offset
 
 
+#: How long the error of a wrong response may be raised after the last wrong response, in seconds.
+_ERRED_S = 10.0
+
+
 class AgedApis:
     """The request handler of a broker that serves Fetch only up to a version, like a broker of an older release."""
 
@@ -175,6 +180,10 @@ class SimulatedCluster:
         self.loading_ms = 0
         #: How the brokers answer wrongly at present.
         self.wrong_answers: list[WrongAnswer] = []
+        #: When brokers last ceased to answer wrongly, and to edit responses.
+        self._wrong_at = self._edited_at = -math.inf
+        #: A wrong response -> the one that the broker gave.
+        self._told: dict[bytes, bytes] = {}
         #: Whether brokers have refused the look-up of a partition.
         self.refused: bool = False
         self._on_record = on_record
@@ -234,7 +243,7 @@ class SimulatedCluster:
         self.kafka.close()
 
     def _apis(self, node: BrokerNode) -> Server:
-        apis = WrongApis(KafkaApis(node), self.wrong_answers)
+        apis = WrongApis(KafkaApis(node), self.wrong_answers, self._told)
         if not self.fetch_versions:
             return apis
         return AgedApis(apis, lambda: self.fetch_versions[node.broker_id])
@@ -280,7 +289,28 @@ class SimulatedCluster:
         """Make all brokers answer wrongly in one more way, until the returned function is called."""
         self.wrong_answers.append(wrong)
         self.refused |= wrong.refuses
-        return lambda: self.wrong_answers.remove(wrong)
+
+        def end() -> None:
+            self.wrong_answers.remove(wrong)
+            self._wrong_at = self.loop.time()
+            if wrong.edits:
+                self._edited_at = self._wrong_at
+
+        return end
+
+    @property
+    def errs(self) -> bool:
+        """Whether brokers answer wrongly, or did so until a moment ago, so that a look-up had little of its time limit left."""
+        return bool(self.wrong_answers) or self.loop.time() < self._wrong_at + _ERRED_S
+
+    @property
+    def edits(self) -> bool:
+        """Whether brokers edit responses, or did so until a moment ago: a client keeps the versions of a broker for a while."""
+        return any(one.edits for one in self.wrong_answers) or self.loop.time() < self._edited_at + _ERRED_S
+
+    def honest(self, answer: bytes) -> bytes:
+        """Return the response that the broker gave in place of a wrong one. Call this once for each response."""
+        return self._told.pop(answer, answer)
 
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records as a producer does."""

@@ -21,8 +21,9 @@ from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.transacting_member import STEPS, Suspension, TransactingMember
 from consumer_coord.simulation.world import World
-from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
+from consumer_coord.simulation.wrong_answers import EDITED, WRONG_ANSWERS, edited
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.apis import APIS
 
 #: A function that ends a fault.
 Ending: TypeAlias = Callable[[], None]
@@ -451,6 +452,13 @@ _WRONG: dict[str, Any] = {"counts": (0, 0, 0, 1, 2), "lasts_ms": (300, 2_000, 8_
 def _answer_wrongly(world: World, fault: Fault) -> Ending:
     _note(world, fault, "every broker")
     return world.cluster.answer_wrongly(WRONG_ANSWERS[fault.kind](fault.value))
+
+
+@kind("edit", "the responses to one kind of request are edited in one way for the duration (``edits.py``)")
+def _edit(world: World, fault: Fault) -> Ending:
+    api_key, edit = EDITED[fault.target % len(EDITED)]
+    _note(world, fault, f"{APIS[api_key].name}: {edit}, by every broker")
+    return world.cluster.answer_wrongly(edited(api_key, edit, fault.value))
 
 
 # -- kinds for members that send Fetch requests

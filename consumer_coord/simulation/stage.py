@@ -176,6 +176,7 @@ class Stage:
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         api_key = int.from_bytes(request[:2], "big")
+        answer = self.cluster.honest(answer)
         self.answered(client, api_key)
         if api_key == _FETCH and len(answer) > HEADER_SIZE:
             # A shorter response has no batch.
