@@ -38,7 +38,6 @@ from consumer_coord.consumer.partitions import (
     Plan,
     Refused,
     Retry,
-    Stored,
     Verdict,
     after,
     moved,
@@ -47,6 +46,7 @@ from consumer_coord.consumer.partitions import (
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
+from consumer_coord.consumer.stored_positions import StoredPositions
 from consumer_coord.consumer.worker import FetchWorker, Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
@@ -177,6 +177,8 @@ class Engine:
         #: is modified.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
+        #: The positions that the application stored.
+        self.stored: StoredPositions = StoredPositions()
         self.worker: Worker = (FetchWorker if plane.rings else Worker)(plane, is_out_of_range)
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, scheduler)
@@ -527,6 +529,7 @@ class Engine:
                 raise self._not_assigned(event.value, [partition])
             if to is ABSENT:
                 del table[partition]
+                self.stored.end(partition)
             elif isinstance(to, Phase):
                 assert before is not None
                 if "serial" in changes and before.former_topic_id is not None and self._knows_topic(before, partition):
@@ -542,6 +545,7 @@ class Engine:
         """Add partitions to the table."""
         for partition, value in values.items():
             assert after(event, self.table[partition].phase if partition in self.table else None) is value.phase
+        self.stored.begin(values)
         self.table = {**self.table, **values}
         self._read_topics |= {partition.topic for partition in values}
 
@@ -670,8 +674,8 @@ class Engine:
         releasing = self._in_phase(Phase.RELEASING)
         if not releasing:
             return True
-        fresh = frozenset(one for one in releasing if not self.table[one].stored.sealed)
-        self._seal(fresh)
+        fresh = frozenset(one for one in releasing if not self.stored.sealed(one))
+        self.stored.seal(fresh)
         if fresh and self.auto.enabled:
             # A commit that failed before on_revoke is not repeated.
             finished = {one: at for one, at in self._to_commit().items() if one in fresh and at != self.table[one].committed}
@@ -681,11 +685,6 @@ class Engine:
             self.core.release(released)
             self._put(PartitionEvent.COMMIT_ENDED, released)
         return released == releasing
-
-    def _seal(self, partitions: Iterable[TopicPartition]) -> None:
-        """Accept no further stored positions of these partitions, because their last commit follows."""
-        for partition in partitions:
-            self.table[partition].stored.sealed = True
 
     def _commit_last(self, partitions: Partitions, finished: Positions, what: str) -> None:
         """Start a commit before a revocation; the partitions wait for it, and for earlier automatic commits in flight."""
@@ -723,7 +722,8 @@ class Engine:
             listed(recreated),
         )
         # A stored position belongs to the deleted topic.
-        self._seal(recreated)
+        self.stored.seal(recreated)
+        self.stored.begin(recreated)
         for partition in recreated:
             one = self.table[partition]
             changes: dict[str, Any] = {"topic_id": self.topic_id(partition)}
@@ -734,7 +734,6 @@ class Engine:
                 PartitionEvent.RECREATED,
                 [partition],
                 serial=self._next_serial(),
-                stored=Stored(),
                 committed=None,
                 commit=None,
                 out_of_range=None,
@@ -935,7 +934,7 @@ class Engine:
         if self.tracker is not None:
             return self._tracked(self.tracker)
         if not self._auto_store:
-            stored = {partition: one.stored.position for partition, one in self.table.items()}
+            stored = {partition: self.stored.position(partition) for partition in self.table}
             return {partition: at for partition, at in stored.items() if at is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
@@ -1010,10 +1009,10 @@ class Engine:
         """
         if self._auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
-        table, held = self.table, False
+        held = False
         for partition, at in positions.items():
-            one = table.get(partition)
-            held |= one is not None and one.phase is not Phase.LOST and one.stored.put(at)
+            one = self.table.get(partition)
+            held |= one is not None and one.phase is not Phase.LOST and self.stored.put(partition, at)
         if positions and not held:
             raise self._not_assigned("store_offsets", positions)
 
@@ -1308,7 +1307,7 @@ class Engine:
 
     def _drop(self, partitions: Partitions) -> Ticket | None:
         """Remove partitions that the application assigned itself; return their last commit if commits are automatic."""
-        self._seal(partitions)
+        self.stored.seal(partitions)
         commit: Ticket | None = None
         if self.auto.enabled and partitions:
             finished = {one: at for one, at in self._to_commit().items() if one in partitions}
@@ -1356,7 +1355,7 @@ class Engine:
         if self.manual:
             await self._scheduler.wait_idle()
             await self.catch_up()
-            self._seal(self.table)
+            self.stored.seal(self.table)
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
                 if commit is not None:
