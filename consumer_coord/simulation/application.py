@@ -22,11 +22,12 @@ from assignors.base import Assignor
 from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
-from consumer_coord.environment import Environment
 from consumer_coord.errors import (
     AssignorError,
+    BrokerError,
     ClosedError,
     CoordinatorError,
+    FatalError,
     FencedError,
     IncompleteResponseError,
     NoOffsetError,
@@ -38,7 +39,7 @@ from consumer_coord.simulation.bounded import BoundedRead, draw_bounds
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
-from consumer_coord.simulation.consumer import Inline, SimulatedConsumer
+from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
@@ -236,8 +237,7 @@ class MemberProcess:
         """Kill the process (SIGKILL)."""
         if not self.alive:
             return
-        self.process.kill()
-        self._stage.network.vanish(self.process)
+        self._stage.kafka.kill(self.process)
         self._stage.history.note(self.name, "killed")
         for partition in sorted(self._holdings):
             self._stage.checkers.ends(self._holdings[partition], "killed")
@@ -294,9 +294,7 @@ class MemberProcess:
 
     async def _main(self) -> None:
         stage = self._stage
-        self.process.consumer_coord_environment = Environment(
-            stage.network.connector(self.process), self._random, stage.cluster.wall_clock_ms, Inline()
-        )
+        self.process.consumer_coord_environment = stage.kafka.environment(self.process, self._random)
         spec = self.spec
         settings = settings_of(spec, stage.group_id, stage.cluster.bootstrap, self.name)
         self._consumer = consumer = SimulatedConsumer(
@@ -535,8 +533,10 @@ class MemberProcess:
             return "a topic is gone"
         if stage.cluster.refused and error.code in REFUSALS:
             return "a broker refused the look-up of a start"
-        if stage.cluster.wrong_answers and isinstance(error, IncompleteResponseError):
+        if stage.cluster.errs and isinstance(error, IncompleteResponseError):
             return "a broker answers a look-up wrongly, and other faults had used up most of its time limit"
+        if stage.cluster.edits and isinstance(error, BrokerError | FatalError):
+            return "a broker refuses, or offers no version"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows only one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"
@@ -754,7 +754,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Start at the group's commits, or at the log start offset if there is no commit. Neither start skips a record."""
+        """Start some at the group's commits, or at the log start offset without a commit. Neither start skips a record."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -762,7 +762,9 @@ class MemberProcess:
             if row.offset == OFFSET_INVALID:
                 row.offset = self._stage.cluster.log_start(partition_of(row))
         if found:
-            await self._consumer.incremental_assign(found)
+            # The others start where they would without this call; partitions that are left out would not be read.
+            others = [native(one) for one in partitions if one not in wanted and self.holds(one)]
+            await self._consumer.incremental_assign([*found, *others])
 
     async def _on_end(self, kind: str, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))

@@ -6,6 +6,7 @@ latter to ``on_record``. The checkers compare the actions of members and applica
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -54,6 +55,8 @@ _NOT_READ = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LETTERS, OUTPUTS)
 
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
 OnRecord = Callable[[bytes, "bytes | None", int], None]
+#: Called with (topic, partition, settings) for the log of a user topic.
+NewLog = Callable[[str, int, LogSettings], PartitionLog]
 
 
 class OffsetsObserver(Protocol):
@@ -108,6 +111,10 @@ class ObservedLog(PartitionLog):
         return offset
 
 
+#: How long the error of a wrong response may be raised after the last wrong response, in seconds.
+_ERRED_S = 10.0
+
+
 class AgedApis:
     """The request handler of a broker that serves Fetch only up to a version, like a broker of an older release."""
 
@@ -149,17 +156,22 @@ class SimulatedCluster:
         topics: Mapping[str, int],
         racks: Sequence[str | None] = (),
         on_record: OnRecord | None = None,
-        fetching: Fetching = _PLAIN,
+        fetching: Fetching | None = None,
         seed: int = 0,
         handlers: HandlerRules | None = None,
         exactly_once: ExactlyOnceRules | None = None,
         offsets_observer: OffsetsObserver | None = None,
+        new_log: NewLog | None = None,
+        serve: Callable[[Server], Server] = lambda apis: apis,
     ) -> None:
         """Create the brokers. A random generator from ``seed`` begins and ends transactions in user topics.
 
         With ``handlers``, most records have a key, and there is a topic for dead letters. With ``exactly_once``, there are the
-        topics to which members write.
+        topics to which members write. ``new_log`` creates the logs of user topics in place of :class:`RecordedLog`. ``serve``
+        may replace what serves the requests to each broker.
         """
+        self._new_user_log = new_log
+        fetching = fetching or _PLAIN
         self._handlers = handlers
         self._exactly_once = exactly_once
         self._offsets_observer = offsets_observer
@@ -168,6 +180,10 @@ class SimulatedCluster:
         self.loading_ms = 0
         #: How the brokers answer wrongly at present.
         self.wrong_answers: list[WrongAnswer] = []
+        #: When brokers last ceased to answer wrongly, and to edit responses.
+        self._wrong_at = self._edited_at = -math.inf
+        #: A wrong response -> the one that the broker gave.
+        self._told: dict[bytes, bytes] = {}
         #: Whether brokers have refused the look-up of a partition.
         self.refused: bool = False
         self._on_record = on_record
@@ -182,8 +198,10 @@ class SimulatedCluster:
         self.fetches_by_name: bool = min(self.fetch_versions, default=_TOPIC_IDS_FROM) < _TOPIC_IDS_FROM
         config = attrs.evolve(
             config,
-            max_incremental_fetch_session_cache_slots=fetching.session_slots,
-            replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else "",
+            max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots
+            if fetching is _PLAIN
+            else fetching.session_slots,
+            replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else config.replica_selector_class,
         )
         racks = [f"rack-{number}" for number in range(brokers)] if fetching.racks else racks
         self.kafka: BrokerCluster = BrokerCluster(
@@ -205,7 +223,7 @@ class SimulatedCluster:
             self.kafka.create_topic(name, count)
         self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
-            network.listen(node.host, node.port, self._apis(node), process)
+            network.listen(node.host, node.port, serve(self._apis(node)), process)
 
     def wall_clock_ms(self) -> int:
         """Return the simulation's calendar time in milliseconds."""
@@ -225,7 +243,7 @@ class SimulatedCluster:
         self.kafka.close()
 
     def _apis(self, node: BrokerNode) -> Server:
-        apis = WrongApis(KafkaApis(node), self.wrong_answers)
+        apis = WrongApis(KafkaApis(node), self.wrong_answers, self._told)
         if not self.fetch_versions:
             return apis
         return AgedApis(apis, lambda: self.fetch_versions[node.broker_id])
@@ -238,7 +256,10 @@ class SimulatedCluster:
             return LettersLog(settings, self._handlers.letters)
         if topic in WRITTEN and self._exactly_once is not None:
             return WrittenLog(settings, TopicPartition(topic, partition), self._exactly_once)
-        if topic not in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+        internal = topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+        if not internal and self._new_user_log is not None:
+            return self._new_user_log(topic, partition, settings)
+        if not internal:
             number = len(self.logs)
             log = RecordedLog(
                 settings,
@@ -268,7 +289,28 @@ class SimulatedCluster:
         """Make all brokers answer wrongly in one more way, until the returned function is called."""
         self.wrong_answers.append(wrong)
         self.refused |= wrong.refuses
-        return lambda: self.wrong_answers.remove(wrong)
+
+        def end() -> None:
+            self.wrong_answers.remove(wrong)
+            self._wrong_at = self.loop.time()
+            if wrong.edits:
+                self._edited_at = self._wrong_at
+
+        return end
+
+    @property
+    def errs(self) -> bool:
+        """Whether brokers answer wrongly, or did so until a moment ago, so that a look-up had little of its time limit left."""
+        return bool(self.wrong_answers) or self.loop.time() < self._wrong_at + _ERRED_S
+
+    @property
+    def edits(self) -> bool:
+        """Whether brokers edit responses, or did so until a moment ago: a client keeps the versions of a broker for a while."""
+        return any(one.edits for one in self.wrong_answers) or self.loop.time() < self._edited_at + _ERRED_S
+
+    def honest(self, answer: bytes) -> bytes:
+        """Return the response that the broker gave in place of a wrong one. Call this once for each response."""
+        return self._told.pop(answer, answer)
 
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records as a producer does."""

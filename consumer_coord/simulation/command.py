@@ -30,6 +30,7 @@ from consumer_coord.simulation import deployment, scaling
 from consumer_coord.simulation.drawing import (
     draw_scenario,
     is_transactional,
+    with_answers,
     with_metrics,
     with_more_commits,
     with_process,
@@ -51,7 +52,7 @@ _LARGEST_SEED = 10**9
 _FAULT_MS = 55_000
 
 #: The flags that change which scenario a seed draws.
-_DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_ms"}
+_DRAWN = {"fault_members", "fault_answers", "fault_protocol", "fault_reads", "fault_ms"}
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
@@ -91,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("messages", "columns", "process", "transactions", "any"),
         help="what members read: messages (the default) or columns; or they handle messages with process; or they read, process"
         " and write messages in transactions; or drawn from the seed (any: all but process)",
+    )
+    what.add_argument(
+        "--fault-answers",
+        choices=("honest", "edited"),
+        help="edited: brokers edit their responses to some kinds of requests: rows are missing, doubled or foreign, numbers are"
+        " -1, metadata are old, versions are odd (default: honest)",
     )
     what.add_argument(
         "--fault-ms",
@@ -234,6 +241,7 @@ class Drawing:
     members: int | None = None
     protocol: str = "classic"
     reads: str = "messages"
+    answers: str = "honest"
     ms: int = _FAULT_MS
 
     @classmethod
@@ -244,7 +252,7 @@ class Drawing:
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
-        scenario = with_protocol(scenario, self.protocol)
+        scenario = with_answers(with_protocol(scenario, self.protocol), self.answers)
         if self.reads == "process":
             return with_process(scenario)
         if self.reads == "transactions" or (self.reads == "any" and is_transactional(seed)):

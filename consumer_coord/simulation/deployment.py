@@ -23,17 +23,12 @@ from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.carry_out import Holder, carry_out
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation.brokers import SimulatedCluster
-from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
-from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import offsets_topic
 
@@ -147,10 +142,10 @@ class _Application(Holder):
         """Record the end of the ownership after the duration of a callback, because the application may read until then."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
-        self._group.let_go(self._number, partitions)
+        self._group.release(self._number, partitions)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        self._group.take_up(self._number, partitions)
+        self._group.accept(self._number, partitions)
 
 
 class _Host:
@@ -185,10 +180,7 @@ class _Host:
         group, deployment = self._group, self._group.deployment
         random = Random(f"{deployment.seed}-host-{self.number}-{self.life}")
         await asyncio.sleep(random.uniform(0, 1))
-        client = ClusterClient(
-            ClientConfig(bootstrap_servers=group.cluster.bootstrap, client_id=self.process.name),
-            Environment(group.network.connector(self.process), random, group.cluster.wall_clock_ms, Inline()),
-        )
+        client = group.kafka.client(self.process, random)
         for number in self.members:
             self.coordinators[number] = ConsumerCoordinator(
                 group.member_config(number, self.rack), client, [copy.copy(assignor) for assignor in group.assignors]
@@ -234,7 +226,7 @@ class _Host:
         application = _Application(group, number)
         while not self._ends(number):
             try:
-                coordinator.application.polled()
+                coordinator.application.record_poll()
             except CoordinatorError as error:
                 group.fail(number, error)
                 return
@@ -243,10 +235,10 @@ class _Host:
                 self._waiting[number] = asyncio.get_running_loop().create_future()
                 await self._waiting[number]
         if number in self.gone:
-            group.let_go(number, coordinator.assignment.held)
+            group.release(number, coordinator.assignment.held)
         else:
             await carry_out(coordinator, application, leaving=True)
-        await coordinator.close(leave=number not in self.gone)
+        await coordinator.close(leave_group=False if number in self.gone else None)
 
 
 class ChurnedGroup:
@@ -255,17 +247,16 @@ class ChurnedGroup:
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop
         self.deployment = deployment
-        self.network = SimulatedNetwork(loop, Random(f"{deployment.seed}-network"), NetworkConfig(latency_ms=1.0))
-        self.cluster = SimulatedCluster(
+        self.kafka = VirtualKafka(
             loop,
-            self.network,
-            Random(f"{deployment.seed}-brokers"),
+            deployment.seed,
             config=BrokerConfig(offsets_topic_num_partitions=1, group_min_session_timeout_ms=1_000),
             brokers=deployment.brokers,
             topics=deployment.topics,
             racks=[f"rack-{number % deployment.racks}" for number in range(deployment.brokers)],
             on_record=self._on_record,
         )
+        self.cluster = self.kafka.cluster
         self.partitions = [
             TopicPartition(topic, number) for topic, count in deployment.topics.items() for number in range(count)
         ]
@@ -309,7 +300,7 @@ class ChurnedGroup:
         """Record that a member failed."""
         self._failed = f"member {number} failed at {self.loop.time():.1f} s: {error}"
 
-    def take_up(self, member: int, partitions: frozenset[TopicPartition]) -> None:
+    def accept(self, member: int, partitions: frozenset[TopicPartition]) -> None:
         """Record that a member can read these partitions from now on."""
         moment = self.loop.time()
         for partition in partitions:
@@ -324,7 +315,7 @@ class ChurnedGroup:
             self._moved += self._last_owner.get(index, member) != member
             self._last_owner[index] = member
 
-    def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
+    def release(self, member: int, partitions: frozenset[TopicPartition]) -> None:
         """Record that a member no longer reads these partitions."""
         moment = self.loop.time()
         for partition in partitions:
@@ -406,10 +397,9 @@ class ChurnedGroup:
     async def _kill(self, hosts: Sequence[_Host]) -> None:
         held = grouped((member, self.partitions[index]) for index, (member, _) in self.owner.items())
         for host in hosts:
-            host.process.kill()
-            self.network.vanish(host.process)
+            self.kafka.kill(host.process)
             for number in host.members:
-                self.let_go(number, frozenset(held.get(number, ())))
+                self.release(number, frozenset(held.get(number, ())))
 
     async def phase(self, name: str, work: object) -> None:
         """Run a coroutine, wait until the group is stable, and record the figures of this time."""
@@ -504,7 +494,7 @@ def play_deployment(
         tuple(group.ownerships),
         tuple(group.rebalances),
         group.loop.time(),
-        group.network.frames,
+        group.kafka.network.frames,
         time.perf_counter() - began,
     )
 

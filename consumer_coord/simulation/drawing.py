@@ -162,6 +162,24 @@ def with_metrics(scenario: Scenario) -> Scenario:
     return attrs.evolve(scenario, metrics=Random(f"{scenario.seed}-metrics").random() < 0.25)
 
 
+def with_answers(scenario: Scenario, answers: str) -> Scenario:
+    """Return the same simulation run; with ``edited``, brokers also edit their responses to some kinds of requests."""
+    if answers == "honest":
+        return scenario
+    random = Random(f"{scenario.seed}-answers")
+    edits = [
+        Fault(
+            at_ms=random.randint(0, scenario.faults_end_ms),
+            kind="edit",
+            target=random.randrange(1_000_000),
+            value=random.randrange(1_000),
+            for_ms=random.choice((300, 2_000, 8_000)),
+        )
+        for _ in range(random.choice((1, 2, 4)))
+    ]
+    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *edits), key=lambda fault: fault.at_ms)))
+
+
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same simulation run with members that read columns, and so send Fetch requests.
 

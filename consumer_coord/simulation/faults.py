@@ -21,8 +21,9 @@ from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.transacting_member import STEPS, Suspension, TransactingMember
 from consumer_coord.simulation.world import World
-from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
+from consumer_coord.simulation.wrong_answers import EDITED, WRONG_ANSWERS, edited
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.apis import APIS
 
 #: A function that ends a fault.
 Ending: TypeAlias = Callable[[], None]
@@ -232,27 +233,14 @@ def _commit(world: World, fault: Fault, member: MemberProcess) -> None:
 
 def _block(world: World, fault: Fault, pairs: Sequence[tuple[str, str]]) -> Ending:
     _note(world, fault, ", ".join(f"{source} to {target}" for source, target in pairs))
-    for source, target in pairs:
-        world.network.block(source, target)
-
-    def over() -> None:
-        for source, target in pairs:
-            world.network.unblock(source, target)
-
-    return over
+    return world.kafka.block(pairs)
 
 
 @member_kind("lag", "frames between two hosts take longer for the duration", weight=4)
 def _lag(world: World, fault: Fault, member: MemberProcess) -> Ending:
     host, broker = member.name, _broker(world, fault.value)
     _note(world, fault, f"{host} {broker}")
-
-    def delay(extra_ms: float) -> None:
-        world.network.slow(host, broker, extra_ms)
-        world.network.slow(broker, host, extra_ms)
-
-    delay(50 + fault.value * 2)
-    return lambda: delay(0)
+    return world.kafka.lag(host, broker, 50 + fault.value * 2)
 
 
 @member_kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
@@ -267,8 +255,7 @@ def _mute(world: World, fault: Fault, member: MemberProcess) -> Ending:
 
 @member_kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
 def _cut_off(world: World, fault: Fault, member: MemberProcess) -> Ending:
-    brokers = [node.host for node in world.cluster.kafka.nodes]
-    return _block(world, fault, [(member.name, broker) for broker in brokers] + [(broker, member.name) for broker in brokers])
+    return _block(world, fault, world.kafka.links(member.name))
 
 
 @kind("reset", "all connections of a host break", weight=5)
@@ -465,6 +452,13 @@ _WRONG: dict[str, Any] = {"counts": (0, 0, 0, 1, 2), "lasts_ms": (300, 2_000, 8_
 def _answer_wrongly(world: World, fault: Fault) -> Ending:
     _note(world, fault, "every broker")
     return world.cluster.answer_wrongly(WRONG_ANSWERS[fault.kind](fault.value))
+
+
+@kind("edit", "the responses to one kind of request are edited in one way for the duration (``edits.py``)")
+def _edit(world: World, fault: Fault) -> Ending:
+    api_key, edit = EDITED[fault.target % len(EDITED)]
+    _note(world, fault, f"{APIS[api_key].name}: {edit}, by every broker")
+    return world.cluster.answer_wrongly(edited(api_key, edit, fault.value))
 
 
 # -- kinds for members that send Fetch requests

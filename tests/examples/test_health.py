@@ -98,7 +98,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def pod(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Pod]:
-    one = Pod(importlib.import_module("yaml").safe_load(MANIFEST.read_text()), kafka.bootstrap_servers, tmp_path)
+    deployment, budget = importlib.import_module("yaml").safe_load_all(MANIFEST.read_text())
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    one = Pod(deployment, kafka.bootstrap_servers, tmp_path)
     yield one
     end(one.process)
 
@@ -107,9 +109,9 @@ def test_the_probes_of_the_manifest_tell_a_frozen_broker_from_a_healthy_consumer
     frozen: list[bool] = []
 
     def fault(_: int, request: Request) -> Fault | None:
-        return Fault(until=lambda: not frozen) if frozen and isinstance(request.message, FetchRequest) else None
+        return Fault(wait_until=lambda: not frozen) if frozen and isinstance(request.message, FetchRequest) else None
 
-    kafka.watch(fault)
+    kafka.add_request_hook(fault)
     eventually(lambda: pod.output.read_text().count("orders ") == 10, "the orders", shows=pod.output.read_text)
 
     def ready() -> bool:
