@@ -305,11 +305,11 @@ class BlockingCoordinator:
         """Leave the group; partitions still held are lost."""
         self.call(lambda: self._coordinator.leave_group(reason, timeout_ms), timeout_ms)
 
-    def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
+    def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
         """Finish commits, leave, and release all resources; idempotent.
 
-        The member is closed once: a second call, from another thread or after an interrupt, waits until the first call has
-        finished.
+        ``leave_group``: see :meth:`~consumer_coord.group.protocol.GroupProtocol.close`. The member is closed once: a second
+        call, from another thread or after an interrupt, waits until the first call has finished.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -317,14 +317,14 @@ class BlockingCoordinator:
         self._runtime.check_process()
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._closed = True
-        self._runtime.call(lambda: self.end(timeout_ms, leave=leave), timeout_ms=limit)
+        self._runtime.call(lambda: self.end(timeout_ms, leave_group=leave_group), timeout_ms=limit)
 
-    async def end(self, timeout_ms: float | None, *, leave: bool = True) -> None:
+    async def end(self, timeout_ms: float | None, *, leave_group: bool | None = None) -> None:
         """Close the member; like :meth:`close`, but on the loop."""
         self._closed = True
         self._finalizer.detach()
         if self._closing is None:
-            end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
+            end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave_group)
             self._closing = asyncio.get_running_loop().create_task(end, name="close")
         # The leave continues after an interrupt or a timeout of the caller.
         await asyncio.shield(self._closing)
@@ -336,11 +336,10 @@ async def _end(
     client: ClientConfig,
     leave_at_exit: Leave,
     timeout_ms: float | None,
-    *,
-    leave: bool = True,
+    leave_group: bool | None = None,
 ) -> None:
     try:
-        await core.close(timeout_ms, leave=leave)
+        await core.close(timeout_ms, leave_group=leave_group)
     finally:
         # Until this line, the interpreter's exit waits for the leave.
         runtime.forget(leave_at_exit)

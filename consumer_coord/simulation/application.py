@@ -22,7 +22,6 @@ from assignors.base import Assignor
 from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
-from consumer_coord.environment import Environment
 from consumer_coord.errors import (
     AssignorError,
     ClosedError,
@@ -38,7 +37,7 @@ from consumer_coord.simulation.bounded import BoundedRead, draw_bounds
 from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
-from consumer_coord.simulation.consumer import Inline, SimulatedConsumer
+from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
@@ -236,8 +235,7 @@ class MemberProcess:
         """Kill the process (SIGKILL)."""
         if not self.alive:
             return
-        self.process.kill()
-        self._stage.network.vanish(self.process)
+        self._stage.kafka.kill(self.process)
         self._stage.history.note(self.name, "killed")
         for partition in sorted(self._holdings):
             self._stage.checkers.ends(self._holdings[partition], "killed")
@@ -294,9 +292,7 @@ class MemberProcess:
 
     async def _main(self) -> None:
         stage = self._stage
-        self.process.consumer_coord_environment = Environment(
-            stage.network.connector(self.process), self._random, stage.cluster.wall_clock_ms, Inline()
-        )
+        self.process.consumer_coord_environment = stage.kafka.environment(self.process, self._random)
         spec = self.spec
         settings = settings_of(spec, stage.group_id, stage.cluster.bootstrap, self.name)
         self._consumer = consumer = SimulatedConsumer(

@@ -48,6 +48,8 @@ _PLAIN = Fetching()
 
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
 OnRecord = Callable[[bytes, "bytes | None", int], None]
+#: Called with (topic, partition, settings) for the log of a user topic.
+NewLog = Callable[[str, int, LogSettings], PartitionLog]
 
 
 class ObservedLog(PartitionLog):
@@ -114,14 +116,19 @@ class SimulatedCluster:
         topics: Mapping[str, int],
         racks: Sequence[str | None] = (),
         on_record: OnRecord | None = None,
-        fetching: Fetching = _PLAIN,
+        fetching: Fetching | None = None,
         seed: int = 0,
         handlers: HandlerRules | None = None,
+        new_log: NewLog | None = None,
+        serve: Callable[[Server], Server] = lambda apis: apis,
     ) -> None:
         """Create the brokers. A random generator from ``seed`` begins and ends transactions in user topics.
 
-        With ``handlers``, most records have a key, and there is a topic for dead letters.
+        With ``handlers``, most records have a key, and there is a topic for dead letters. ``new_log`` creates the logs of user
+        topics in place of :class:`RecordedLog`. ``serve`` may replace what serves the requests to each broker.
         """
+        self._new_user_log = new_log
+        fetching = fetching or _PLAIN
         self._handlers = handlers
         self.loop = loop
         self.network = network
@@ -142,8 +149,10 @@ class SimulatedCluster:
         self.fetches_by_name: bool = min(self.fetch_versions, default=_TOPIC_IDS_FROM) < _TOPIC_IDS_FROM
         config = attrs.evolve(
             config,
-            max_incremental_fetch_session_cache_slots=fetching.session_slots,
-            replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else "",
+            max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots
+            if fetching is _PLAIN
+            else fetching.session_slots,
+            replica_selector_class=RACK_AWARE_SELECTOR if fetching.racks else config.replica_selector_class,
         )
         racks = [f"rack-{number}" for number in range(brokers)] if fetching.racks else racks
         self.kafka: BrokerCluster = BrokerCluster(
@@ -163,7 +172,7 @@ class SimulatedCluster:
             self.kafka.create_topic(LETTERS, 1)
         self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
-            network.listen(node.host, node.port, self._apis(node), process)
+            network.listen(node.host, node.port, serve(self._apis(node)), process)
 
     def wall_clock_ms(self) -> int:
         """Return the simulation's calendar time in milliseconds."""
@@ -194,6 +203,8 @@ class SimulatedCluster:
     def _new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         if topic == LETTERS and self._handlers is not None:
             return LettersLog(settings, self._handlers.letters)
+        if topic != GROUP_METADATA_TOPIC and self._new_user_log is not None:
+            return self._new_user_log(topic, partition, settings)
         if topic != GROUP_METADATA_TOPIC:
             number = len(self.logs)
             log = RecordedLog(

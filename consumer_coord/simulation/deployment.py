@@ -23,17 +23,12 @@ from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.carry_out import Holder, carry_out
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation.brokers import SimulatedCluster
-from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
-from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import offsets_topic
 
@@ -185,10 +180,7 @@ class _Host:
         group, deployment = self._group, self._group.deployment
         random = Random(f"{deployment.seed}-host-{self.number}-{self.life}")
         await asyncio.sleep(random.uniform(0, 1))
-        client = ClusterClient(
-            ClientConfig(bootstrap_servers=group.cluster.bootstrap, client_id=self.process.name),
-            Environment(group.network.connector(self.process), random, group.cluster.wall_clock_ms, Inline()),
-        )
+        client = group.kafka.client(self.process, random)
         for number in self.members:
             self.coordinators[number] = ConsumerCoordinator(
                 group.member_config(number, self.rack), client, [copy.copy(assignor) for assignor in group.assignors]
@@ -246,7 +238,7 @@ class _Host:
             group.release(number, coordinator.assignment.held)
         else:
             await carry_out(coordinator, application, leaving=True)
-        await coordinator.close(leave=number not in self.gone)
+        await coordinator.close(leave_group=False if number in self.gone else None)
 
 
 class ChurnedGroup:
@@ -255,17 +247,16 @@ class ChurnedGroup:
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop
         self.deployment = deployment
-        self.network = SimulatedNetwork(loop, Random(f"{deployment.seed}-network"), NetworkConfig(latency_ms=1.0))
-        self.cluster = SimulatedCluster(
+        self.kafka = VirtualKafka(
             loop,
-            self.network,
-            Random(f"{deployment.seed}-brokers"),
+            deployment.seed,
             config=BrokerConfig(offsets_topic_num_partitions=1, group_min_session_timeout_ms=1_000),
             brokers=deployment.brokers,
             topics=deployment.topics,
             racks=[f"rack-{number % deployment.racks}" for number in range(deployment.brokers)],
             on_record=self._on_record,
         )
+        self.cluster = self.kafka.cluster
         self.partitions = [
             TopicPartition(topic, number) for topic, count in deployment.topics.items() for number in range(count)
         ]
@@ -406,8 +397,7 @@ class ChurnedGroup:
     async def _kill(self, hosts: Sequence[_Host]) -> None:
         held = grouped((member, self.partitions[index]) for index, (member, _) in self.owner.items())
         for host in hosts:
-            host.process.kill()
-            self.network.vanish(host.process)
+            self.kafka.kill(host.process)
             for number in host.members:
                 self.release(number, frozenset(held.get(number, ())))
 
@@ -504,7 +494,7 @@ def play_deployment(
         tuple(group.ownerships),
         tuple(group.rebalances),
         group.loop.time(),
-        group.network.frames,
+        group.kafka.network.frames,
         time.perf_counter() - began,
     )
 

@@ -28,20 +28,19 @@ from assignors.built_in import BUILT_IN
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.config import parse
-from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import get_logger
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
-from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop, run
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec, settings_of
-from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
+from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.scenario import Fault
+from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from consumer_coord.spark.options import parse_options
@@ -144,9 +143,6 @@ class QueryWorld:
     def __init__(self, loop: VirtualTimeLoop, scenario: QueryScenario) -> None:
         self.loop = loop
         self.history: History = History(loop.time)
-        self.network: SimulatedNetwork = SimulatedNetwork(
-            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=2.0)
-        )
         config = BrokerConfig(
             group_min_session_timeout_ms=1_000,
             group_initial_rebalance_delay_ms=0,
@@ -156,8 +152,9 @@ class QueryWorld:
             auto_create_topics_enable=False,
         )
         topics = {"orders-a": 2, "orders-b": 2}
-        random = Random(f"{scenario.seed}-brokers")
-        self.cluster: SimulatedCluster = SimulatedCluster(loop, self.network, random, config=config, brokers=2, topics=topics)
+        self.kafka: VirtualKafka = VirtualKafka(loop, scenario.seed, config=config, topics=topics, brokers=2, latency_ms=2.0)
+        self.network: SimulatedNetwork = self.kafka.network
+        self.cluster: SimulatedCluster = self.kafka.cluster
         self.failure: asyncio.Future[None] = loop.create_future()
         #: The time until which an earlier fault may delay requests and rebalances.
         self.troubled_until: float = 0.0
@@ -373,8 +370,7 @@ class SimulatedQuery:
         """Kill the process (SIGKILL); a new life begins soon."""
         if self._process is not None and not self._over:
             self._world.history.note(self.name, "killed")
-            self._process.kill()
-            self._world.network.vanish(self._process)
+            self._world.kafka.kill(self._process)
             self._ended(well=False)
 
     def _ended(self, *, well: bool) -> None:
@@ -397,7 +393,6 @@ class SimulatedQuery:
         world = self._world
         stage = world.play
         random = Random(f"{stage.seed}-{self.name}")
-        environment = Environment(world.network.connector(process), random, world.cluster.wall_clock_ms, Inline())
         spec = MemberSpec(
             name=self.name,
             protocol=stage.protocol,
@@ -406,7 +401,7 @@ class SimulatedQuery:
         )
         assignors = [] if stage.protocol == "consumer" else [BUILT_IN["cooperative-sticky"]()]
         config = parse(settings_of(spec, GROUP, world.cluster.bootstrap, self.name))
-        cluster = ClusterClient(config.client, environment)
+        cluster = ClusterClient(config.client, world.kafka.environment(process, random))
         core = ConsumerCoordinator(config.coordinator, cluster, assignors)
         query = Query(core, parse_options(self._options()), Status(GROUP))
         world.history.note(self.name, "joins")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.record_batch import HEADER_SIZE
@@ -15,8 +14,9 @@ from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
-from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
-from consumer_coord.simulation.scenario import Fetching, Scenario
+from consumer_coord.simulation.network import SimulatedNetwork
+from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 from consumer_coord.wire.codec import decode_request_header, decode_response
@@ -48,9 +48,6 @@ class Stage:
         self.loop = loop
         self.scenario = scenario
         self.history: History = History(loop.time)
-        self.network: SimulatedNetwork = SimulatedNetwork(
-            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
-        )
         self.checkers: Checkers = Checkers(
             self.group_id,
             loop.time,
@@ -63,12 +60,10 @@ class Stage:
         orders = [spec.process for spec in scenario.members if spec.process]
         #: The rules for what handlers do, if members call ``process``.
         self.handlers: HandlerRules | None = HandlerRules(orders[0], lambda one: self.cluster.log(one)) if orders else None
-        self.network.on_answer = self._on_answer
-        self.network.on_request = self._on_request
-        self.cluster: SimulatedCluster = SimulatedCluster(
+        self.kafka: VirtualKafka = VirtualKafka(
             loop,
-            self.network,
-            Random(f"{scenario.seed}-brokers"),
+            scenario.seed,
+            latency_ms=scenario.latency_ms,
             config=BrokerConfig(
                 group_min_session_timeout_ms=1_000,
                 group_initial_rebalance_delay_ms=scenario.initial_rebalance_delay_ms,
@@ -82,10 +77,13 @@ class Stage:
             brokers=scenario.brokers,
             topics=scenario.topics,
             on_record=self._on_record,
-            fetching=scenario.fetching or Fetching(),
-            seed=scenario.seed,
+            fetching=scenario.fetching,
             handlers=self.handlers,
         )
+        self.network: SimulatedNetwork = self.kafka.network
+        self.network.on_answer = self._on_answer
+        self.network.on_request = self._on_request
+        self.cluster: SimulatedCluster = self.kafka.cluster
         if scenario.metrics:
             self.cluster.kafka.client_metrics.subscribe("all", {"metrics": "*", "interval.ms": "2000"})
         self.failure: asyncio.Future[None] = loop.create_future()

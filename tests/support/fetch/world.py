@@ -11,18 +11,17 @@ import attrs
 
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
+from consumer_coord.broker.kafka_apis import ClientConnection
+from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import Record, read_records
 from consumer_coord.broker.topics import Partition
-from consumer_coord.environment import Environment
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
-from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.network import Server as VirtualServer
-from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.codec import (
     Request,
@@ -39,11 +38,6 @@ FETCH = 1
 PATIENCE_MS = 120_000
 
 Edit = Callable[[FetchResponse], FetchResponse]
-
-
-async def no_thread(function: Callable[[], Any]) -> Any:
-    """Refuse the call: no work of a fetcher is slow enough for a thread."""
-    raise AssertionError(f"{function} would run in a thread")
 
 
 @attrs.define(eq=False)
@@ -95,30 +89,37 @@ class World:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, virtual.VirtualTimeLoop)
         self.loop = loop
-        self.network = SimulatedNetwork(loop, Random(seed))
         settings = {"offsets.topic.num.partitions": 1, "auto.create.topics.enable": False, **(config or {})}
-        self.cluster = BrokerCluster(
-            BrokerConfig.from_mapping(settings),
-            topics or {"t": 2},
-            brokers,
-            random=Random(seed + 1),
-            wall_clock_ms=lambda: 1_000,
+        self.servers: list[Server] = []
+        self.kafka = VirtualKafka(
+            loop,
+            seed,
+            config=BrokerConfig.from_mapping(settings),
+            topics={},
+            brokers=brokers,
             racks=racks,
+            new_log=lambda topic, number, settings: PartitionLog(settings),
+            serve=self._serve,
         )
-        self.servers = [Server(KafkaApis(node)) for node in self.cluster.nodes]
-        for node, server in zip(self.cluster.nodes, self.servers, strict=True):
-            self.network.listen(node.host, node.port, server, Process.on(loop, node.host))
+        self.network = self.kafka.network
+        self.cluster: BrokerCluster = self.kafka.cluster.kafka
+        for name, count in (topics or {"t": 2}).items():
+            # Partition 0 has leader 0, whatever topics of its own the cluster has.
+            replicas = {index: [(index + step) % brokers for step in range(brokers)] for index in range(count)}
+            self.cluster.create_topic(name, count, assignments=replicas)
         self.cluster.start_all()
         self.process = Process.on(loop, "client")
         self._seed = seed
         self._written = 0
         self.clients: list[ClusterClient] = []
 
+    def _serve(self, apis: VirtualServer) -> Server:
+        self.servers.append(Server(apis))
+        return self.servers[-1]
+
     def client(self, **settings: Any) -> ClusterClient:
         """Return a client of the cluster; call this in the client's process."""
-        bootstrap = tuple((node.host, node.port) for node in self.cluster.nodes)
-        environment = Environment(self.network.connector(self.process), Random(self._seed + 2), lambda: 1_000, no_thread)
-        self.clients.append(ClusterClient(ClientConfig(bootstrap_servers=bootstrap, **settings), environment))
+        self.clients.append(self.kafka.client(self.process, Random(self._seed + 2), **settings))
         return self.clients[-1]
 
     def partition(self, partition: TopicPartition) -> Partition:
