@@ -66,7 +66,7 @@ def test_the_consumer_reads_and_commits_what_it_finished() -> None:
 
 
 def test_the_consumer_ends_with_an_error_that_it_receives() -> None:
-    code = CONSUMER.replace('"auto.offset.reset": "earliest"', '"auto.offset.reset": "error"')
+    code = CONSUMER.replace('= "earliest"', '= "error"')
     with EmbeddedKafka(topics={"orders": 1}) as kafka, pytest.raises(KafkaException, match=r"(?i)offset"):
         exec(code.replace("localhost:9092", kafka.bootstrap_servers), {})
 
