@@ -56,7 +56,7 @@ copybutton_prompt_is_regexp = True
 PARTS_OF_THE_SITE = {
     "Start": ["start", "exactly-once", "design-an-assignor"],
     "Move from another client": ["confluent-kafka", "other-clients", "frameworks"],
-    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing"],
+    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing", "rebalance-tests"],
     "Operate": ["operating", "migrating", "security", "troubleshooting", "commands", "watch"],
     "Understand": ["protocols", "assignors", "benchmarks"],
     "Reference": [

@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from consumer_coord.confluent.kafka_exceptions import kafka_exceptions
-from consumer_coord.confluent.rows import native, partition_of, rows
+from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import Message
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.refusals import message_failure
-from consumer_coord.group.subscription import TopicSubscription
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
@@ -33,8 +32,6 @@ _SLICE_S = 0.1
 
 class AiokafkaMethods(AsyncArrowCalls):
     """A mix-in of aiokafka's methods for an asyncio consumer."""
-
-    _subscription: TopicSubscription
 
     if TYPE_CHECKING:
 
@@ -120,11 +117,11 @@ class AiokafkaMethods(AsyncArrowCalls):
 
     async def seek_to_beginning(self, *partitions: Any) -> None:
         """Continue at the first record of these partitions, or of all assigned partitions."""
-        await self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
+        await self._shared.seek_by_time(partitions, EARLIEST, "seek_to_beginning")
 
     async def seek_to_end(self, *partitions: Any) -> None:
         """Continue after the last record of these partitions, or of all assigned partitions."""
-        await self._seek_by_time(partitions, LATEST, "seek_to_end")
+        await self._shared.seek_by_time(partitions, LATEST, "seek_to_end")
 
     async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
         """Continue at the group's committed offsets of these partitions, or of all assigned partitions.
@@ -140,11 +137,11 @@ class AiokafkaMethods(AsyncArrowCalls):
 
     async def beginning_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
         """Return the offset of the first record of each partition."""
-        return await self._offsets(partitions, EARLIEST)
+        return await self._shared.offsets(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
         """Return the offset after the last record of each partition; with ``read_committed``, the last stable offset."""
-        return await self._offsets(partitions, LATEST)
+        return await self._shared.offsets(partitions, LATEST)
 
     async def highwater(self, partition: Any) -> int | None:
         """Return a partition's end offset from its last Fetch response, without a request; None before the first response."""
@@ -152,23 +149,12 @@ class AiokafkaMethods(AsyncArrowCalls):
         found = await self.get_watermark_offsets(row, cached=True)
         return None if found is None or found[1] < 0 else found[1]
 
-    async def _offsets(self, partitions: Iterable[Any], timestamp: int) -> dict[Any, int]:
-        keys = {partition_of(row): row for row in partitions}
-        with kafka_exceptions():
-            found = await self._start().listed(keys, timestamp)
-        return {key: found[partition].offset for partition, key in keys.items()}
-
     async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
         """Return partition -> the caller's object for it; if ``partitions`` is empty, for all assigned partitions."""
         keys = {partition_of(row): row for row in partitions}
         async with self._used() as engine:
             engine.must_hold(keys, what)
             return keys or {partition: native(partition) for partition in engine.table}
-
-    async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
-        with kafka_exceptions():
-            # Unlike librdkafka's logical offsets, numeric offsets change the position at once and can be committed.
-            await self._seek(await self._start().listed(await self._assigned(partitions, what), timestamp), what)
 
     async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
         async with self._used() as engine:
@@ -180,13 +166,11 @@ class AiokafkaMethods(AsyncArrowCalls):
 
     def paused(self) -> frozenset[Any]:
         """Return the paused partitions."""
-        return frozenset(rows(self._start().paused))
+        return self._shared.paused(self._start())
 
     def subscription(self) -> frozenset[str]:
         """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""
-        engine = self._start()
-        exclude = self._settings.coordinator.exclude_internal_topics
-        return frozenset(self._subscription.wanted(engine.core.cluster.metadata, exclude_internal=exclude))
+        return self._shared.subscription()
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:

@@ -9,18 +9,20 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from consumer_coord.column_names import COLUMNS
+from consumer_coord.config import Config
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
 from consumer_coord.confluent.rows import GivenRows, seconds
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, SLICE_S
-from consumer_coord.consumer.offset_calls import OffsetCalls
+from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
+from consumer_coord.consumer.turns import Turns
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
+    from consumer_coord.consumer.shared_calls import SharedCalls
     from consumer_coord.group.application_polls import Application
 
 
@@ -41,11 +43,18 @@ class _NoNews(NamedTuple):
 _Prepared: TypeAlias = "tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]"
 
 
-class ArrowCalls(OffsetCalls):
+class ArrowCalls(Turns):
     """The methods of a blocking consumer that return columns."""
 
+    _settings: Config
+    _engine: Engine
+    _shared: SharedCalls
+    #: The owner of librdkafka's handle.
+    _librdkafka: Any
     _deliveries: Deliveries[int]
     _worker: Any
+    #: The state of consume_arrow; None before its first call.
+    _arrow: ArrowReads | None = None
     #: True after a call of poll or consume had to wait for messages.
     _reads_messages = False
     _application: Application
@@ -169,7 +178,7 @@ class ArrowCalls(OffsetCalls):
         async def begin() -> None:
             self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
             self._worker = ReadsColumns()
-            self._look_ups = self._arrow.look_ups
+            self._shared.look_ups = self._arrow.look_ups
 
         self._on_loop(begin)
         self._librdkafka.release()

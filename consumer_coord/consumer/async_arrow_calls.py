@@ -20,20 +20,19 @@ if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Request
     from consumer_coord.consumer.librdkafka.plane import Threaded
-    from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.reports import Reports
+    from consumer_coord.consumer.shared_calls import SharedCalls
 
 
 class AsyncArrowCalls:
     """The methods of an asyncio consumer that return columns."""
 
     _settings: Config
+    _shared: SharedCalls
     _deliveries: Deliveries[object]
     #: True after the first call of poll, consume or iteration.
     _reads_messages = False
     _arrow: ArrowReads | None = None
-    #: Look-ups without librdkafka; None while librdkafka fetches the records.
-    _look_ups: LookUps | None = None
     #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
     _reports: Reports | None = None
     #: librdkafka's handle and the thread of its blocking calls.
@@ -105,7 +104,7 @@ class AsyncArrowCalls:
                 from consumer_coord.consumer.arrow_reads import ArrowReads
 
                 self._arrow = await ArrowReads.begin(engine, self._settings, self)
-                self._look_ups = self._arrow.look_ups
+                self._shared.look_ups = self._arrow.look_ups
                 await self._threaded.release()
             arrow = self._arrow
             while True:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from assignors.base import Assignor
 from consumer_coord.config import parse
-from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag, subscription_arguments
+from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag
 from consumer_coord.confluent.group_lines import group_lines
 from consumer_coord.confluent.kafka_exceptions import (
     kafka_exceptions,
@@ -33,31 +33,16 @@ from consumer_coord.confluent.rows import (
     GivenRows,
     Row,
     Rows,
-    assigned_rows,
     commit_reports,
-    committed_rows,
-    distinct_positions_of,
-    is_out_of_range,
-    known,
-    milliseconds,
-    native,
-    nothing_to_commit,
-    partition_of,
-    position_of,
     raise_if_all_failed,
     rows,
     seconds,
-    to_commit,
-    to_native,
-    to_rows,
-    to_store,
 )
 from consumer_coord.confluent.types import KafkaError, Message
-from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
-from consumer_coord.consumer.arrow_arguments import entries_of
+from consumer_coord.consumer.assembly import prepared
 from consumer_coord.consumer.async_members import LoopMember
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.callbacks import Callback, Partitions
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
@@ -65,32 +50,28 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
+from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
-from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
     ClosedError,
     ConcurrentUseError,
-    ConfigurationError,
     CoordinatorError,
-    IllegalStateError,
-    RetriableError,
 )
+from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.subscription import NOTHING
-from consumer_coord.lag.member_lag import member_lag
 from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
-from consumer_coord.retry import Deadline
 from consumer_coord.runtime.background import Clusters, shared_clusters
 from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
-    from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
@@ -161,7 +142,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._made: Engine | None = None
         #: The object that makes the member leave the group if the consumer is not closed; None before the first use.
         self._member: LoopMember | None = None
-        self._subscription = NOTHING
+        self._access = TaskAccess(self)
+        self._shared = SharedCalls(self._access, parsed, self._librdkafka, raise_if_all_failed)
         self._scheduler: Scheduler | None = None
         self._turns = TaskTurns(
             parsed.coordinator.max_poll_interval_ms,
@@ -200,34 +182,23 @@ class AsyncGroupConsumer(AiokafkaMethods):
             core = ConsumerCoordinator(settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
             scheduler = self._scheduler = Scheduler(core)
-            plane, own = self._plane, None
-            if plane is None:
-                # Imported here, because most consumers need neither the Fetch nor the decoder.
-                from consumer_coord.consumer.own_fetch import OwnFetch
-
-                own = OwnFetch(core, settings, scheduler, self)
-                plane = self._plane = self._source = own.plane
-            made = self._made = Engine(
-                core,
-                plane,
-                scheduler,
-                reset=ResetPolicy(
-                    settings.auto_offset_reset,
-                    settings.read_committed,
-                    checks_commits=True,
-                    keeps_epochs=own is not None,
-                ),
-                is_out_of_range=is_out_of_range if own is None else own.is_out_of_range,
+            make = prepared(
+                settings,
+                self,
+                self._librdkafka,
+                self._plane,
                 call=self._call,
                 events=self._between_slices,
-                unfinished=self._deliveries.unfinished,
+                deliveries=self._deliveries,
                 auto_store=self._auto_store,
                 reports_automatic=self._on_commit is not None,
             )
-            if own is not None:
-                self._look_ups, self._reports = own.serve(made, self._librdkafka.reported.append)
-            if settings.enable_metrics_push:
-                self._metrics_push = MetricsPush(made)
+            parts = make(core, scheduler)
+            self._made, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
+            self._shared.look_ups = parts.look_ups
+            if parts.own_plane is not None:
+                self._plane = self._source = parts.own_plane
+            plane = self._made.worker.plane
             # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
             # consumer alive.
             dropped = weakref.ref(self)
@@ -355,25 +326,16 @@ class AsyncGroupConsumer(AiokafkaMethods):
         on_lost: Callback | None = None,
     ) -> None:
         """Subscribe to topics; a topic that starts with ``^`` is a pattern. Replace the former subscription, or assignment."""
-        async with self._used(in_callback=False) as engine:
-            wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
-            self._finish_in_order()
-            self._subscription = await engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
+        await self._shared.subscribe(topics, on_assign, on_revoke, on_lost)
 
     async def unsubscribe(self) -> None:
         """Commit finished records, revoke all partitions, and leave the group."""
         async with self._used(in_callback=False) as engine:
-            if engine.manual:
-                return
             self._finish_in_order()
-            limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
-            failure = await engine.revoke_all(asyncio.get_running_loop().time() + limit_s)
-            self._subscription = NOTHING
-            await engine.core.unsubscribe()
-            if failure is not None:
-                raise failure
+            await self._shared.end_subscription(engine)
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
+        self._shared.took_part = False
         returned = callback(self, rows(partitions))
         if inspect.isawaitable(returned):
             await returned
@@ -451,7 +413,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._scheduler is not None:
             # The callback of a cancelled call may still run.
             await self._scheduler.wait_idle()
-        if self._look_ups is not None:
+        if self._shared.look_ups is not None:
             self._librdkafka.serve()
         assert self._made is not None
         for callback, what in self._librdkafka.events():
@@ -492,30 +454,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return a list of TopicPartition, each with its ``error``, within ``timeout`` seconds; raise an error if no offset was
         committed.
         """
-        with kafka_exceptions():
-            engine = self._start()
-            entries = entries_of(message)
-            if entries is None:
-                wanted = to_commit(message, offsets)
-                if wanted is None:
-                    async with self._used() as engine:
-                        await engine.catch_up()
-                        wanted = engine.finished()
-                if not wanted:
-                    if asynchronous or offsets == []:
-                        return None
-                    raise nothing_to_commit()
-            elif not entries:
-                return None if asynchronous else []
-            if asynchronous:
-                await engine.commits.make_room()
-            entries = entries or engine.entries(wanted or {})
-            if asynchronous:
-                engine.commit_later(entries)
-                return None
-            result = await engine.commit(entries, milliseconds(timeout))
-            raise_if_all_failed(result)
-            return to_rows(entries, result)
+        return await self._shared.commit(message, offsets, asynchronous, timeout)
 
     async def process(
         self,
@@ -577,57 +516,43 @@ class AsyncGroupConsumer(AiokafkaMethods):
             self._read_messages()
             self._asked()
             engine.track(tracker)
-            return Tracking(engine, lambda: self._used(in_callback=False), lambda: self._subscription)
+            return Tracking(engine, lambda: self._used(in_callback=False), lambda: self._shared.subscribed)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
-        async with self._used() as engine:
-            engine.store(to_store(message, offsets))
+        self._shared.store_offsets(message, offsets)
 
     async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
-        with kafka_exceptions():
-            wanted = [partition_of(row) for row in partitions]
-            return committed_rows(await self._core.committed(wanted, milliseconds(timeout)))
+        return await self._shared.committed(partitions, timeout)
 
     async def position(self, partitions: GivenRows) -> Rows:
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
-        async with self._used() as engine:
-            wanted = [partition_of(row) for row in partitions]
-            await engine.catch_up()
-            found = engine.positions(wanted)
-            return [native(partition, found.get(partition)) for partition in wanted]
+        return await self._shared.position(partitions)
 
     async def seek(self, partition: Row) -> None:
         """Continue at another offset of an assigned partition; inside on_assign, begin there."""
-        async with self._used() as engine:
-            await engine.seek(partition_of(partition), position_of(partition))
+        await self._shared.seek(partition)
 
     async def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
-        if (look_ups := self._own_look_ups()) is not None:
-            with kafka_exceptions():
-                return await look_ups.watermarks(partition, timeout, cached)
-        limit = {} if timeout is None else {"timeout": timeout}
-        row = to_native(partition)
-        return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
+        return await self._shared.get_watermark_offsets(partition, timeout, cached)
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
-        if (look_ups := self._own_look_ups()) is not None:
-            with kafka_exceptions():
-                return await look_ups.offsets_for_times(partitions, timeout)
-        limit = [] if timeout is None else [timeout]
-        asked = [to_native(row) for row in partitions]
-        return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
+        return await self._shared.offsets_for_times(partitions, timeout)
 
     # -- manual assignment --------------------------------------------------------------------------------------------
 
     async def assign(self, partitions: GivenRows) -> None:
-        """Assign partitions manually, without a group; inside on_assign, set the start offsets of the group's assignment."""
-        await self._assign(partitions, "assign", instead=True)
+        """Assign partitions manually, without a group.
+
+        While subscribed, also inside on_assign, select which of the group's assigned partitions to read, and from which
+        offsets. This member keeps the other partitions, but does not read them.
+        """
+        await self._shared.assign(partitions, instead=True)
 
     async def incremental_assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, in addition to the partitions already assigned.
@@ -636,114 +561,57 @@ class AsyncGroupConsumer(AiokafkaMethods):
         not affect them, and other members may read them too. These partitions end with ``incremental_unassign``,
         ``unsubscribe`` or ``close``.
         """
-        await self._assign(partitions, "incremental_assign", instead=False)
-
-    async def _assign(self, partitions: GivenRows, what: str, *, instead: bool) -> None:
-        async with self._used() as engine:
-            positions = distinct_positions_of(partitions, what)
-            if not instead and engine.core.protocol.subscribed and (added := positions.keys() - engine.core.assignment.held):
-                await engine.add({partition: positions.pop(partition) for partition in added})
-                if not positions:
-                    return
-            if self._in_callback and engine.calling is not None:
-                engine.choose(known(positions))
-                return
-            _must_not_be_subscribed(engine, what)
-            self._finish_in_order()
-            await engine.assign(positions, instead=instead)
+        await self._shared.assign(partitions, instead=False)
 
     async def unassign(self) -> None:
-        """End a manual assignment; inside on_revoke, do nothing."""
-        await self._unassign(None, "unassign")
+        """End a manual assignment, or stop reading all of the group's assigned partitions; inside on_revoke, do nothing."""
+        await self._shared.unassign()
 
     async def incremental_unassign(self, partitions: GivenRows) -> None:
-        """End the manual assignment of some partitions; inside on_revoke, do nothing."""
-        await self._unassign(partitions, "incremental_unassign")
-
-    async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
-        async with self._used() as engine:
-            if not self._in_callback or engine.calling is None:
-                gone = frozenset(engine.added if partitions is None else distinct_positions_of(partitions, what))
-                if not gone <= engine.assigned:
-                    raise ConfigurationError(f"{what}: not all of these partitions are assigned")
-                if not gone or not gone <= engine.added:
-                    _must_not_be_subscribed(engine, what)
-                self._finish_in_order()
-                await engine.unassign(gone)
+        """End the manual assignment of some partitions, or stop reading them; inside on_revoke, keep the group's partitions."""
+        await self._shared.unassign(partitions)
 
     async def pause(self, partitions: GivenRows) -> None:
         """Stop delivering messages of these partitions, including messages already fetched, until :meth:`resume` is called."""
-        async with self._used() as engine:
-            await engine.pause({partition_of(row) for row in partitions})
+        await self._shared.pause(partitions)
 
     async def resume(self, partitions: GivenRows) -> None:
         """Deliver messages of these partitions again."""
-        async with self._used() as engine:
-            await engine.resume({partition_of(row) for row in partitions})
+        await self._shared.resume(partitions)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     async def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now, without waiting for a running poll."""
-        with kafka_exceptions():
-            engine = self._start()
-            return assigned_rows(engine.assigned, engine.chosen)
+        return self._shared.assignment(self._access.opened())
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
-        if (look_ups := self._own_look_ups()) is not None:
-            with kafka_exceptions():
-                return await look_ups.list_topics(topic, timeout)
-        named = {} if topic is None else {"topic": topic}
-        return await self._ask(lambda handle: handle.list_topics(timeout=timeout, **named))
+        return await self._shared.list_topics(topic, timeout)
 
     async def cluster_id(self, timeout: float = -1) -> str | None:
         """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
-        async with self._used() as engine:
-            cluster, limit_ms = engine.core.cluster, milliseconds(timeout)
-            if cluster.metadata.cluster_id is None:
-                try:
-                    limit_ms = self._settings.coordinator.default_api_timeout_ms if limit_ms is None else limit_ms
-                    await cluster.refresh(Deadline.after(limit_ms))
-                except RetriableError:
-                    return None
-            return cluster.metadata.cluster_id
+        return await self._shared.cluster_id(timeout)
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
         """Set the SASL user name and password of new connections; mechanisms without passwords ignore them.
 
         Members on one loop with the same settings share their connections, so they also share the credentials.
         """
-        if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials expects two strings: username and password")
-        async with self._used():
-            self._core.cluster.use_credentials(username, password)
-            self._librdkafka.set_sasl_credentials(username, password)
-
-    def _own_look_ups(self) -> LookUps | None:
-        """Return the look-ups without librdkafka; None if librdkafka fetches the messages."""
-        with kafka_exceptions():
-            self._start()
-        return self._look_ups
-
-    async def _ask(self, question: Callable[[Any], T]) -> T:
-        """Call librdkafka's handle on its thread, while no fetch runs."""
-        async with self._used() as engine:
-            await engine.worker.idle()
-            return await self._threaded.run(lambda: question(self._librdkafka.handle))
+        await self._shared.set_sasl_credentials(username, password)
 
     def memberid(self) -> str | None:
         """Return the member id that the coordinator assigned, or None before the first join."""
-        return self._core.member_id or None
+        return self._shared.memberid()
 
     def generation(self) -> int:
         """Return the group's generation at this member's last join; -1 outside the group."""
-        return self._core.generation
+        return self._shared.generation()
 
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
-        core = self._core
-        return {**core.metrics(), **({} if self._made is None else self._made.figures())}
+        engine = self._access.opened()
+        return {**engine.core.metrics(), **engine.figures()}
 
     async def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
         """Return how far the group is behind in each assigned partition.
@@ -753,47 +621,75 @@ class AsyncGroupConsumer(AiokafkaMethods):
         broker does not answer; ``unknown`` and ``seconds_unknown`` then say why. ``timeout`` is in seconds (default:
         ``default.api.timeout.ms``).
         """
-        engine, limit_ms = self._start(), milliseconds(timeout)
-        with kafka_exceptions():
-            return await member_lag(
-                engine.core,
-                engine.assigned,
-                read_committed=engine.read_committed,
-                seconds=seconds,
-                timeout_ms=limit_ms,
-            )
+        return await self._shared.lag(timeout, seconds=seconds)
 
     async def health(self, limit: float = 60.0) -> Health:
         """Return whether this consumer receives what its partitions have; see :meth:`GroupConsumer.health`."""
-        # Imported here, because most consumers are never asked.
-        from consumer_coord.health.watch import watch_of
-
-        engine = self._start()
-        with kafka_exceptions():
-            return await watch_of(engine).look(limit)
+        return await self._shared.health(limit)
 
     def report_handlers(
         self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = dict
     ) -> None:
         """Let :meth:`health` know of handlers that run while this consumer polls; see :meth:`GroupConsumer.report_handlers`."""
-        engine = self._start()
-        engine.handling, engine.figures = report, figures
+        self._shared.report_handlers(report, figures)
 
     async def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, as ``GroupConsumer.consumer_group_metadata`` does."""
-        if self._start().manual:
-            if self._look_ups is not None:
-                return group_metadata.unfenced(self._settings.coordinator.group_id)
-            return await self._ask(lambda handle: handle.consumer_group_metadata())
-        with kafka_exceptions():
-            core = self._core
-            self._start().check_may_commit_in_transaction()
-            return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)
+        return await self._shared.consumer_group_metadata()
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568)."""
         with kafka_exceptions():
             self._core.enforce_rebalance(reason)
+
+
+class TaskAccess:
+    """How a task reaches the engine of an asyncio consumer, on the consumer's loop."""
+
+    def __init__(self, consumer: AsyncGroupConsumer) -> None:
+        self._consumer = consumer
+
+    def opened(self) -> Engine:
+        """See :class:`~consumer_coord.consumer.shared_calls.Access`, like the other methods."""
+        with kafka_exceptions():
+            return self._consumer._start()
+
+    def given(self, partitions: Any) -> list[Any]:
+        return list(partitions)
+
+    @property
+    def callback(self) -> Phase | None:
+        return self.opened().calling if self._consumer._in_callback else None
+
+    def finish(self) -> None:
+        self._consumer._finish_in_order()
+
+    async def use(self, work: Callable[[Engine], T], *, caught_up: bool = False) -> T:
+        async with self._consumer._used() as engine:
+            if caught_up:
+                await engine.catch_up()
+            return work(engine)
+
+    async def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+        async with self._consumer._used() as engine:
+            return await work(engine)
+
+    async def change(self, work: Callable[[Engine], Coroutine[Any, Any, None]], *, in_callback: bool = True) -> None:
+        async with self._consumer._used(in_callback=in_callback) as engine:
+            await work(engine)
+
+    async def beside(self, work: Callable[[Engine], Coroutine[Any, Any, T]], limit_ms: float | None = None) -> T:
+        with kafka_exceptions():
+            return await work(self.opened())
+
+    async def ask(self, question: Callable[[Any], T]) -> T:
+        consumer = self._consumer
+        async with consumer._used() as engine:
+            await engine.worker.idle()
+            return await consumer._threaded.run(lambda: question(consumer._librdkafka.handle))
+
+    async def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> CommitResult:
+        return await self.opened().commit(entries, timeout_ms)
 
 
 class _Turn:
@@ -831,11 +727,6 @@ class _Turn:
         self._consumer._turns.give(self)
         if isinstance(error, CoordinatorError):
             raise_converted(error)
-
-
-def _must_not_be_subscribed(engine: Engine, what: str) -> None:
-    if engine.core.protocol.subscribed:
-        raise IllegalStateError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
 
 
 def _released(clusters: Clusters, client: ClientConfig, planes: Sequence[DataPlane]) -> Callable[[], Coroutine[Any, Any, None]]:

@@ -13,22 +13,23 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from assignors.base import Assignor
 from consumer_coord.confluent.arguments import (
+    FormerKeywords,
     Topics,
     check_timeout,
     checked_rows,
+    commit_keywords,
     constructor_arguments,
     flag,
-    subscription_arguments,
 )
 from consumer_coord.confluent.events import error_messages, is_delivered
 from consumer_coord.confluent.group_lines import group_lines
@@ -38,25 +39,16 @@ from consumer_coord.confluent.kafka_exceptions import (
     raise_cause,
     to_kafka_exception,
 )
-from consumer_coord.confluent.rows import (
-    GivenRows,
-    Rows,
-    assigned_rows,
-    distinct_positions_of,
-    is_out_of_range,
-    milliseconds,
-    rows,
-    seconds,
-)
+from consumer_coord.confluent.rows import GivenRows, Row, Rows, commit_reports, raise_if_any_failed, rows, seconds
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
-from consumer_coord.consumer import group_metadata
+from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
-from consumer_coord.consumer.data_plane import DataPlane
+from consumer_coord.consumer.assembly import Parts, prepared
+from consumer_coord.consumer.callbacks import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
+from consumer_coord.consumer.engine import FOREVER_S, GRACE_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
@@ -64,25 +56,33 @@ from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.scheduler import Scheduler
-from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.tracking import BlockingTracking, Tracking
+from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
-    ConfigurationError,
     CoordinatorError,
     IllegalStateError,
-    RetriableError,
+    RequestTimedOutError,
 )
-from consumer_coord.group.subscription import NOTHING
+from consumer_coord.group.commits import Entry
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from consumer_coord.columns import ArrowColumns
+    from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.health import Health
+    from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.process import Batches, Counts, FailurePolicy
 
 logger: Final = get_logger(__name__)
@@ -99,6 +99,7 @@ _MADE_OF = (
     "_core",
     "_application",
     "_engine",
+    "_shared",
     "_worker",
     "_librdkafka",
     "_source",
@@ -154,6 +155,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     #: The exception that was being handled when this consumer was created. close() ignores this exception.
     _handled: BaseException | None = None
     _metrics_push: MetricsPush | None = None
+    _librdkafka: Librdkafka
+    #: What fetches messages, as the application's thread uses it.
+    _source: Librdkafka | MessagePlane
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its attributes."""
@@ -189,14 +193,29 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
         self._source = self._librdkafka
-        self._engine = self._coordinator.call(self._make_engine(auto_store, fetches))
+        self._shared = SharedCalls(ThreadAccess(self), self._settings, self._librdkafka, raise_if_any_failed)
         self._refusals = Refusals(self._librdkafka.settings)
+        make = prepared(
+            self._settings,
+            self,
+            self._librdkafka,
+            OnCaller(self._librdkafka) if fetches else None,
+            call=self._call,
+            events=self._between_slices,
+            deliveries=self._deliveries,
+            auto_store=auto_store,
+            reports_automatic=self._on_commit is not None,
+        )
+        parts = self._coordinator.call(lambda: self._made(make))
+        self._engine, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
+        self._shared.look_ups = parts.look_ups
+        if parts.own_plane is not None:
+            self._source = parts.own_plane
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
         self._outcomes = self._engine.commits
         #: Whether librdkafka fetched any partition at the last wait.
         self._fetches = False
-        self._subscription = NOTHING
         #: The last error that poll reported as a message; iteration raises this error.
         self._failure: CoordinatorError | None = None
         #: The failure that ended this member; None until poll has reported the failure.
@@ -205,48 +224,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
-        self._took_part = False
         #: Work that callbacks requested; done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
 
-    def _make_engine(self, auto_store: bool, librdkafka_fetches: bool) -> Callable[[], Coroutine[Any, Any, Engine]]:
-        """Return the coroutine function that creates the engine on the loop."""
-        settings, reports_automatic = self._settings, self._on_commit is not None
-        if not librdkafka_fetches:
-            # Imported here, because most consumers need neither the Fetch nor the decoder.
-            from consumer_coord.consumer.own_fetch import OwnFetch
-
-        async def make() -> Engine:
-            scheduler = Scheduler(self._core, other_threads=True)
-            own = None if librdkafka_fetches else OwnFetch(self._core, settings, scheduler, self)
-            plane: DataPlane = OnCaller(self._librdkafka)
-            if own is not None:
-                plane = self._source = own.plane
-            engine = Engine(
-                self._core,
-                plane,
-                scheduler,
-                reset=ResetPolicy(
-                    settings.auto_offset_reset,
-                    settings.read_committed,
-                    checks_commits=True,
-                    keeps_epochs=not librdkafka_fetches,
-                ),
-                is_out_of_range=is_out_of_range if own is None else own.is_out_of_range,
-                call=self._call,
-                events=self._between_slices,
-                unfinished=self._deliveries.unfinished,
-                auto_store=auto_store,
-                reports_automatic=reports_automatic,
-            )
-            if own is not None:
-                self._look_ups, self._reports = own.serve(engine, self._librdkafka.reported.append)
-            if settings.enable_metrics_push:
-                self._metrics_push = MetricsPush(engine)
-            return engine
-
-        return make
+    async def _made(self, make: Callable[[ConsumerCoordinator, Scheduler], Parts]) -> Parts:
+        return make(self._core, Scheduler(self._core, other_threads=True))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -280,7 +263,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and yield the turn to other threads."""
-        if self._look_ups is not None and self._librdkafka.is_open:
+        if self._shared.look_ups is not None and self._librdkafka.is_open:
             await BlockingCall.on_caller(self._librdkafka.serve)
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -296,12 +279,23 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
-        self._took_part = False
+        self._shared.took_part = False
         try:
             await self._report_commits()
         finally:
             # The partitions change hands even if on_commit raises, so the application must learn of the change.
             await self._call_back(callback, self, rows(partitions))
+
+    async def _report_commits(self) -> None:
+        """Report the outcomes of asynchronous commits to ``on_commit``, all in one call on the application's thread."""
+        if self._engine.commits.news or self._engine.commits.due:
+            await BlockingCall.on_caller(self._report_all)
+
+    def _report_all(self) -> None:
+        on_commit = self._on_commit
+        for error, rows_of_it in commit_reports(self._engine.commits.take(), wanted=on_commit is not None):
+            assert on_commit is not None
+            self._call_out(on_commit, error, rows_of_it)
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call a function of the application on the application's thread."""
@@ -495,7 +489,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def _serve(self) -> None:
         """Make the next step on the loop call the callbacks for librdkafka's events."""
-        if self._look_ups is not None:
+        if self._shared.look_ups is not None:
             self._librdkafka.serve()
         if self._librdkafka.reported:
             self._application.look_again()
@@ -634,7 +628,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
         async def track() -> Tracking:
             self._engine.track(tracker)
-            return Tracking(self._engine, lambda: nullcontext(self._engine), lambda: self._subscription)
+            return Tracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
 
         self._reads_messages = True
         self._deliveries.finish(get_ident())
@@ -668,7 +662,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._deliveries.last[me] = tuple(messages)
         return messages
 
-    # -- subscription -------------------------------------------------------------------------------------------------
+    # -- subscription, assignment -------------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -682,13 +676,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume and close. An application that
         collects the messages of several calls should commit the messages of revoked partitions in ``on_revoke``.
         """
-        self._check_open()
-        wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
-
-        async def subscribe() -> None:
-            self._subscription = await self._engine.subscribe(wanted, Callbacks(on_assign, on_revoke, on_lost))
-
-        self._change(subscribe)
+        run_blocking(self._shared.subscribe, topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
         """Commit finished records, revoke all partitions, and leave the group; inside a callback, do so when it returns.
@@ -697,23 +685,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         then: in the next ``poll``, ``consume``, ``subscribe``, ``assign``, ``unassign`` or ``close``.
         """
 
-        async def unsubscribe() -> None:
-            if not self._engine.manual:
-                limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
-                before = self._subscription
-                failure = await self._engine.revoke_all(time.monotonic() + limit_s)
-                # Keep a subscription that on_revoke has made.
-                if self._subscription is before:
-                    await self._core.unsubscribe()
-                    self._subscription = NOTHING
-                if failure is not None:
-                    raise failure
+        def unsubscribe() -> Coroutine[Any, Any, None]:
+            return self._shared.end_subscription(self._engine)
 
         if self._in_callback:
             self._do_later(unsubscribe)
             return
-        if self._in_order:
-            self._deliveries.finish(get_ident())
+        self._finish_in_order()
         callbacks = self._engine.callbacks
         if self._core.assignment.held and (callbacks.on_revoke or callbacks.on_lost):
             self._use(lambda: self._do_later(unsubscribe))
@@ -727,7 +705,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         While subscribed, also inside on_assign, select which of the group's assigned partitions to read, and from which
         offsets. This member keeps the other partitions, but does not read them.
         """
-        self._assign(partitions, instead=True)
+        run_blocking(self._shared.assign, partitions, instead=True)
 
     def incremental_assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, in addition to the partitions already assigned.
@@ -736,112 +714,118 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         not affect them, and other members may read them too. These partitions end with ``incremental_unassign``,
         ``unsubscribe`` or ``close``.
         """
-        self._assign(partitions, instead=False)
-
-    def _assign(self, partitions: GivenRows, *, instead: bool) -> None:
-        self._check_open()
-        if instead and self._in_order:
-            self._deliveries.finish(get_ident())
-        with drop_in_exceptions():
-            positions = distinct_positions_of(checked_rows(partitions), "assign" if instead else "incremental_assign")
-        calling = self._engine.calling if self._in_callback else None
-
-        async def assign() -> None:
-            if not self._core.protocol.subscribed:
-                await self._engine.assign(positions, instead=instead)
-                return
-            if not instead and (added := positions.keys() - self._core.assignment.held):
-                await self._engine.add({partition: positions.pop(partition) for partition in added})
-                if not positions:
-                    return
-            if calling is Phase.TAKEN:
-                # The first call inside on_assign selects a part of the assignment. Further calls add partitions to this part.
-                first, self._took_part = not self._took_part, True
-                await self._engine.select(positions, self._engine.called if first or instead else frozenset(positions))
-            elif calling is None:
-                held = self._core.assignment.held
-                declined = held - self._engine.assigned
-                await self._engine.select(positions, held if instead else held & (positions.keys() | declined))
-
-        self._change(assign)
+        run_blocking(self._shared.assign, partitions, instead=False)
 
     def unassign(self) -> None:
         """End a manual assignment, or stop reading all of the group's assigned partitions; inside on_revoke, do nothing."""
-        self._unassign(None)
+        run_blocking(self._shared.unassign)
 
     def incremental_unassign(self, partitions: GivenRows) -> None:
         """End the manual assignment of some partitions, or stop reading them; inside on_revoke, keep the group's partitions."""
-        self._check_open()
-        with drop_in_exceptions():
-            gone = distinct_positions_of(checked_rows(partitions), "incremental_unassign").keys()
-        self._unassign(gone)
+        run_blocking(self._shared.unassign, partitions)
 
-    def _unassign(self, partitions: Collection[TopicPartition] | None) -> None:
-        if self._in_callback and self._engine.calling in (Phase.REVOKED, Phase.LOST):
-            # The group's assignment changes when the callback returns.
-            partitions = frozenset(partitions or ()) & self._engine.added
-        if self._in_order:
-            self._deliveries.finish(get_ident())
+    def pause(self, partitions: GivenRows) -> None:
+        """Stop delivering messages of these partitions until :meth:`resume`, even after rebalances that keep the partitions."""
+        run_blocking(self._shared.pause, partitions)
 
-        async def unassign() -> None:
-            assigned = self._engine.assigned
-            gone = frozenset(assigned if partitions is None else partitions)
-            if not gone <= assigned:
-                raise ConfigurationError("incremental_unassign: not all of these partitions are assigned")
-            if self._core.protocol.subscribed:
-                await self._engine.unassign(gone & self._engine.added)
-                gone &= self._core.assignment.held
-                await self._engine.select({}, gone)
-            else:
-                await self._engine.unassign(gone)
+    def resume(self, partitions: GivenRows) -> None:
+        """Deliver messages of these partitions again."""
+        run_blocking(self._shared.resume, partitions)
 
-        self._change(unassign)
-
-    # -- state --------------------------------------------------------------------------------------------------------
+    def paused(self) -> frozenset[NativePartition]:
+        """Return the paused partitions."""
+        return self._use(lambda: self._shared.paused(self._engine))
 
     def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now."""
-        return self._use(lambda: assigned_rows(self._engine.assigned, self._engine.chosen))
+        return self._use(lambda: self._shared.assignment(self._engine))
 
     def subscription(self) -> frozenset[str]:
         """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""
-        self._check_open()
-        exclude = self._settings.coordinator.exclude_internal_topics
-        return frozenset(self._subscription.wanted(self._core.cluster.metadata, exclude_internal=exclude))
+        return self._shared.subscription()
+
+    # -- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        message: Message | ArrowColumns | None = None,
+        offsets: GivenRows | None = None,
+        asynchronous: bool = True,
+        **deprecated: Unpack[FormerKeywords],
+    ) -> Rows | None:
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all delivered records.
+
+        Automatic commits count the records before a committed offset as finished.
+
+        With ``asynchronous``, return None at once, and report the outcome to ``on_commit`` inside a later poll. Otherwise
+        return a list of TopicPartition, or raise an error if any offset could not be committed; the other offsets are
+        committed.
+        """
+        if deprecated:
+            asynchronous = commit_keywords(asynchronous, deprecated)
+        return run_blocking(self._shared.commit, message, offsets, asynchronous)
+
+    def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
+        """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""
+        self._shared.store_offsets(message, offsets)
+
+    def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
+        """Return the group's committed offsets; ``OFFSET_INVALID`` for a partition without a committed offset."""
+        return run_blocking(self._shared.committed, partitions, timeout)
+
+    def position(self, partitions: GivenRows) -> Rows:
+        """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
+        return run_blocking(self._shared.position, partitions)
+
+    def seek(self, partition: Row) -> None:
+        """Continue at another offset of an assigned partition; inside on_assign, begin there."""
+        run_blocking(self._shared.seek, partition)
+
+    def seek_to_beginning(self, *partitions: Row) -> None:
+        """Continue at the first record of these partitions, or of all assigned partitions."""
+        run_blocking(self._shared.seek_by_time, list(partitions), EARLIEST, "seek_to_beginning")
+
+    def seek_to_end(self, *partitions: Row) -> None:
+        """Continue after the last record of these partitions, or of all assigned partitions."""
+        run_blocking(self._shared.seek_by_time, list(partitions), LATEST, "seek_to_end")
+
+    def beginning_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
+        """Return the offset of the first record of each partition."""
+        return run_blocking(self._shared.offsets, partitions, EARLIEST)
+
+    def end_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
+        """Return the offset after the last record of each partition; with ``read_committed``, the last stable offset."""
+        return run_blocking(self._shared.offsets, partitions, LATEST)
+
+    def get_watermark_offsets(
+        self, partition: Row, timeout: float | None = None, cached: bool = False
+    ) -> tuple[int, int] | None:
+        """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
+        return run_blocking(self._shared.get_watermark_offsets, partition, timeout, cached)
+
+    def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
+        """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
+        return run_blocking(self._shared.offsets_for_times, partitions, timeout)
+
+    def lag(self, timeout: float | None = None, *, seconds: bool = True) -> Mapping[TopicPartition, PartitionLag]:
+        """Return how far the group is behind in each assigned partition.
+
+        ``records`` and ``seconds`` of a :class:`~consumer_coord.lag.partition_lag.PartitionLag` count from the committed
+        offset: ``seconds`` is the age of the first record after it, and needs a small Fetch to each leader. Either is None if a
+        broker does not answer; ``unknown`` and ``seconds_unknown`` then say why. ``timeout`` is in seconds (default:
+        ``default.api.timeout.ms``). This also works while another thread polls.
+        """
+        return run_blocking(self._shared.lag, timeout, seconds=seconds)
+
+    # -- the group, the cluster ---------------------------------------------------------------------------------------
 
     def memberid(self) -> str | None:
         """Return the member id that the coordinator assigned, or None before the first join."""
-        self._check_open()
-        return self._core.member_id or None
-
-    def cluster_id(self, timeout: float = -1) -> str | None:
-        """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
-        self._check_open()
-        if self._core.cluster.metadata.cluster_id is None:
-            with drop_in_exceptions():
-                try:
-                    self._coordinator.refresh_metadata(milliseconds(timeout))
-                except RetriableError:
-                    return None
-        return self._core.cluster.metadata.cluster_id
+        return self._shared.memberid()
 
     def generation(self) -> int:
         """Return the group's generation at this member's last join; -1 outside the group."""
-        self._check_open()
-        return self._core.generation
-
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
-        self._check_open("Handle has been closed")
-        if (look_ups := self._look_ups) is not None:
-            return self._looked_up(lambda: look_ups.list_topics(topic, timeout))
-
-        def ask() -> Any:
-            if topic is None:
-                return self._handle.list_topics(timeout=timeout)
-            return self._handle.list_topics(topic, timeout)
-
-        return self._in_turn(ask)
+        return self._shared.generation()
 
     def consumer_group_metadata(self) -> Any:
         """Return metadata for ``Producer.send_offsets_to_transaction``, fenced by this generation and member (KIP-447).
@@ -850,17 +834,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         aborts a transaction that takes less time. With a manual assignment, the broker does not fence the transaction, as with
         confluent-kafka.
         """
-
-        async def encode() -> Any:
-            self._engine.check_may_commit_in_transaction()
-            if self._engine.manual and self._look_ups is None:
-                return self._handle.consumer_group_metadata()
-            if self._engine.manual:
-                return group_metadata.unfenced(self._core.config.group_id)
-            state = await self._core.hold_joins()
-            return group_metadata.encode(self._core.config.group_id, state, self._core.config.group_instance_id)
-
-        return self._run(encode)
+        return run_blocking(self._shared.consumer_group_metadata)
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568), with a reason for the broker's log."""
@@ -868,17 +842,41 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         with drop_in_exceptions():
             self._coordinator.enforce_rebalance(reason)
 
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
+        return run_blocking(self._shared.cluster_id, timeout)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        self._check_open("Handle has been closed")
+        return run_blocking(self._shared.list_topics, topic, timeout)
+
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Set the SASL user name and password of new connections; mechanisms without passwords ignore them.
 
         Members of one process with the same settings share their connections, so they also share the credentials.
         """
-        self._check_open()
-        if not isinstance(username, str) or not isinstance(password, str):
-            raise TypeError("set_sasl_credentials expects two strings: username and password")
-        self._librdkafka.set_sasl_credentials(username, password)
-        cluster = self._core.cluster
-        self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
+        run_blocking(self._shared.set_sasl_credentials, username, password)
+
+    def health(self, limit: float = 60.0) -> Health:
+        """Return whether this consumer receives what its partitions have: the answer for probes and alerts.
+
+        ``limit`` is in seconds: the consumer is healthy while no partition has owed records for longer, or has been unknown for
+        longer, without a reason of the application's. A time counts from the first call that saw it, so call this method every
+        few seconds. Nothing is asked of brokers, except with librdkafka. This also works while another thread polls.
+        """
+        return run_blocking(self._shared.health, limit)
+
+    def report_handlers(
+        self, report: Callable[[], Mapping[TopicPartition, float]], figures: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
+        """Let :meth:`health` know of handlers that run while this consumer polls, and :meth:`metrics` of their ``figures``.
+
+        ``report`` returns the partitions whose records are in handlers, and for how long the oldest handler has worked, in
+        seconds. It is called on another thread and must not wait. A paused partition with handlers counts as paused for them:
+        they have ``max.poll.interval.ms``.
+        """
+        self._shared.report_handlers(report, figures)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the coordinator's counters and timings under the Java client's names."""
@@ -904,6 +902,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _in_order(self) -> bool:
         """Return False while the caller handles an exception that was raised after this consumer was created."""
         return sys.exc_info()[1] is self._handled
+
+    def _finish_in_order(self) -> None:
+        if self._in_order:
+            self._deliveries.finish(get_ident())
 
     def _shut(self, timeout: float | None, leave_group: bool | None = None, *, finished: bool) -> None:
         if self._closed:
@@ -949,6 +951,69 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._closed = True
         if failure is not None:
             raise failure
+
+
+class ThreadAccess:
+    """How a thread reaches the engine of a blocking consumer: these methods block, and return awaitables that are done."""
+
+    def __init__(self, consumer: GroupConsumer) -> None:
+        self._consumer = consumer
+
+    def opened(self) -> Engine:
+        """See :class:`~consumer_coord.consumer.shared_calls.Access`, like the other methods."""
+        consumer = self._consumer
+        consumer._check_open()
+        try:
+            consumer._coordinator.check_process()
+        except CoordinatorError as error:
+            raise to_kafka_exception(error) from error.__cause__
+        return consumer._engine
+
+    def given(self, partitions: Any) -> list[Any]:
+        return checked_rows(partitions)
+
+    @property
+    def callback(self) -> Phase | None:
+        return self._consumer._engine.calling if self._consumer._in_callback else None
+
+    def finish(self) -> None:
+        self._consumer._finish_in_order()
+
+    def use(self, work: Callable[[Engine], T], *, caught_up: bool = False) -> Done[T]:
+        consumer = self._consumer
+
+        def use() -> T:
+            worker = consumer._engine.worker
+            # As Engine.catch_up, but without a step on the loop.
+            if caught_up and consumer._arrow is None and worker.assigned and not worker.busy:
+                worker.passed(consumer._source.positions_now(worker.assigned))
+            return work(consumer._engine)
+
+        return Done(consumer._use(use))
+
+    def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Done[T]:
+        return Done(self._consumer._run(lambda: work(self._consumer._engine)))
+
+    def change(self, work: Callable[[Engine], Coroutine[Any, Any, None]], *, in_callback: bool = True) -> Done[None]:
+        self._consumer._change(lambda: work(self._consumer._engine))
+        return Done(None)
+
+    def beside(self, work: Callable[[Engine], Coroutine[Any, Any, T]], limit_ms: float | None = None) -> Done[T]:
+        with drop_in_exceptions():
+            return Done(self._consumer._coordinator.call(lambda: work(self._consumer._engine), limit_ms))
+
+    def ask(self, question: Callable[[Any], T]) -> Done[T]:
+        return Done(self._consumer._in_turn(lambda: question(self._consumer._librdkafka.handle)))
+
+    def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> Done[CommitResult]:
+        engine, bell = self._consumer._engine, Bell()
+        ticket = engine.ticket(entries, timeout_ms, bell.set)
+        engine.submit(ticket)
+        limit_ms = engine.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        # The commit ends at its time limit. The additional time is for the case that the loop is blocked.
+        if not bell.wait(limit_ms / 1000 + GRACE_S):
+            return Done(dict.fromkeys(entries, RequestTimedOutError("the commit had no response in time")))
+        return Done(ticket.answers)
 
 
 def _has_ended(thread: int) -> bool:

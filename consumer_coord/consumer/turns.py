@@ -10,9 +10,12 @@ inside a sequence of statements without calls and loops.)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from itertools import starmap
+from operator import methodcaller
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, to_kafka_exception
 from consumer_coord.consumer.scheduler import callback_never_ends
@@ -21,7 +24,10 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+_SEND = methodcaller("send", None)
 
 #: Interval at which a waiting thread checks for its turn, in seconds.
 _TURN_S = 0.001
@@ -30,6 +36,29 @@ _PASS_S = 0.02
 #: How many times a call still checks for its turn after the time limit of a callback. If the process was frozen during the
 #: callback, the callback can end during these checks.
 _GRACE_LOOKS = 1_000
+
+
+class Done(Generic[T]):
+    """An awaitable with its result."""
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+
+    def __await__(self) -> Generator[None, None, T]:
+        yield from ()
+        return self._result
+
+
+def run_blocking(work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **keywords: P.kwargs) -> T:
+    """Run a coroutine that awaits nothing but :class:`Done` on the calling thread, and return its result."""
+    try:
+        # The coroutine is made and started without an instruction in between: if a signal handler raised there, Python would
+        # warn that the coroutine was never awaited.
+        next(map(_SEND, starmap(partial(work, *args, **keywords), ((),))))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a call of a blocking consumer has suspended")
 
 
 class Turns:

@@ -24,8 +24,10 @@ from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.errors import (
     AssignorError,
+    BrokerError,
     ClosedError,
     CoordinatorError,
+    FatalError,
     FencedError,
     IncompleteResponseError,
     NoOffsetError,
@@ -531,8 +533,10 @@ class MemberProcess:
             return "a topic is gone"
         if stage.cluster.refused and error.code in REFUSALS:
             return "a broker refused the look-up of a start"
-        if stage.cluster.wrong_answers and isinstance(error, IncompleteResponseError):
+        if stage.cluster.errs and isinstance(error, IncompleteResponseError):
             return "a broker answers a look-up wrongly, and other faults had used up most of its time limit"
+        if stage.cluster.edits and isinstance(error, BrokerError | FatalError):
+            return "a broker refuses, or offers no version"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows only one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"
@@ -750,7 +754,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Start at the group's commits, or at the log start offset if there is no commit. Neither start skips a record."""
+        """Start some at the group's commits, or at the log start offset without a commit. Neither start skips a record."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -758,7 +762,9 @@ class MemberProcess:
             if row.offset == OFFSET_INVALID:
                 row.offset = self._stage.cluster.log_start(partition_of(row))
         if found:
-            await self._consumer.incremental_assign(found)
+            # The others start where they would without this call; partitions that are left out would not be read.
+            others = [native(one) for one in partitions if one not in wanted and self.holds(one)]
+            await self._consumer.incremental_assign([*found, *others])
 
     async def _on_end(self, kind: str, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))

@@ -125,7 +125,8 @@ def test_nothing_to_commit_is_no_fatal_error(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         async with AsyncGroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as member:
             with pytest.raises(NothingToCommitError, match="nothing to commit"):
-                await member.commit()
+                await member.commit(asynchronous=False)
+            assert await member.commit() is None
 
     asyncio.run(main())
 

@@ -116,9 +116,9 @@ def test_the_way_back_to_confluent_kafka_names_the_settings_that_librdkafka_does
 
 
 def test_the_page_has_the_rules_and_the_number_of_faults_of_the_simulation() -> None:
-    rules = set(re.findall(r"^``(\w+)``", checkers.__doc__ or "", re.MULTILINE))
+    rules = set(re.findall(r"^``([\w-]+)``", checkers.__doc__ or "", re.MULTILINE))
     table = (DOCS / "simulation.md").read_text().partition("## The rules")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == rules
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == rules
     tested = (DOCS / "how-it-is-tested.md").read_text()
     assert f"{len(rules)} rules, {len(KINDS)} kinds of faults, more than" in tested
     [scenarios] = re.findall(r"more than (\d+) kept scenarios", tested)

@@ -1,0 +1,92 @@
+"""Assemble the parts of a consumer: the engine, what fetches records, and what reports and pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from consumer_coord import lazy_attrs as attrs
+from consumer_coord.config import Config
+from consumer_coord.confluent.rows import is_out_of_range
+from consumer_coord.consumer.callbacks import Callback, Partitions
+from consumer_coord.consumer.data_plane import DataPlane
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.metrics_push import MetricsPush
+from consumer_coord.consumer.scheduler import Scheduler
+from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.group.coordinator import ConsumerCoordinator
+
+if TYPE_CHECKING:
+    from consumer_coord.consumer.look_ups import LookUps
+    from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.consumer.reports import Reports
+
+
+@attrs.frozen
+class Parts:
+    """The parts of one consumer, made on its loop."""
+
+    engine: Engine
+    scheduler: Scheduler
+    #: This package's own Fetch, its look-ups, and what it reports to callbacks; None if librdkafka fetches the messages.
+    own_plane: MessagePlane | None
+    look_ups: LookUps | None
+    reports: Reports | None
+    metrics_push: MetricsPush | None
+
+
+def prepared(
+    settings: Config,
+    consumer: object,
+    librdkafka: Librdkafka,
+    plane: DataPlane | None,
+    *,
+    call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
+    events: Callable[[], Coroutine[Any, Any, None]],
+    deliveries: Deliveries[Any],
+    auto_store: bool,
+    reports_automatic: bool,
+) -> Callable[[ConsumerCoordinator, Scheduler], Parts]:
+    """Return the function that makes a consumer's parts on its loop; the arguments are those of :class:`Engine`.
+
+    ``plane`` is librdkafka's if that fetches the messages, else None. Fetching stops when ``consumer`` is garbage-collected.
+    """
+    if plane is None:
+        # Imported here, because a consumer whose librdkafka fetches needs neither the Fetch nor the decoder.
+        from consumer_coord.consumer import chunks
+        from consumer_coord.consumer.look_ups import LookUps
+        from consumer_coord.consumer.message_plane import MessagePlane
+        from consumer_coord.consumer.reports import Reports
+
+    def make(core: ConsumerCoordinator, scheduler: Scheduler) -> Parts:
+        own, used = None, plane
+        if used is None:
+            used = own = MessagePlane(core, settings, scheduler)
+            own.close_with(consumer)
+        engine = Engine(
+            core,
+            used,
+            scheduler,
+            reset=ResetPolicy(
+                settings.auto_offset_reset,
+                settings.read_committed,
+                checks_commits=True,
+                keeps_epochs=own is not None,
+            ),
+            is_out_of_range=is_out_of_range if own is None else chunks.is_out_of_range,
+            call=call,
+            events=events,
+            unfinished=deliveries.unfinished,
+            auto_store=auto_store,
+            reports_automatic=reports_automatic,
+        )
+        look_ups = reports = None
+        if own is not None:
+            own.serve(engine)
+            look_ups, reports = LookUps(engine, own), Reports(settings.librdkafka, engine, librdkafka.reported.append)
+        push = MetricsPush(engine) if settings.enable_metrics_push else None
+        return Parts(engine, scheduler, own, look_ups, reports, push)
+
+    return make
