@@ -130,6 +130,13 @@ def test_every_extra_is_named() -> None:
     assert not [name for name in extras - {"dev", "docs"} if f"consumer-coord[{name}]" not in README]
 
 
+def test_the_first_page_names_the_extras() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    page = (ROOT / "docs" / "start.md").read_text()
+    (listed,) = re.findall(r"The other extras are (.*?)\.", page, re.DOTALL)
+    assert {*re.findall(r"`(\w+)`", listed), "testing"} == extras - {"dev", "docs"}
+
+
 def test_the_makefile_has_the_targets_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     named = re.findall(r"`make ([\w-]+)", README)
