@@ -48,7 +48,7 @@ def measure(client: str, case: str, delay_ms: int) -> float:
         }
         if case == "committed":
             commit_all(settings, topics)
-        kafka.watch(lambda broker, request: Fault(delay_ms=delay_ms))
+        kafka.add_request_hook(lambda broker, request: Fault(delay_ms=delay_ms))
         reader = Reader(client, settings)
         began = time.monotonic()
         reader.subscribe(topics)

@@ -84,7 +84,7 @@ class Application:
             await asyncio.sleep(0.005)
 
     def _attend(self, member: ConsumerCoordinator) -> None:
-        member.application.polled()
+        member.application.record_poll()
         if member.assignment.change():
             self._moved_at = time.monotonic()
             run_through(carry_out(member, self._holder))

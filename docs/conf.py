@@ -53,30 +53,11 @@ copybutton_prompt_is_regexp = True
 
 #: The parts of the site, in the order of the navigation.  Pages that are not named come last.
 PARTS_OF_THE_SITE = {
-    "Tutorial": ["start", "design-an-assignor"],
-    "How-to guides": [
-        "choosing",
-        "confluent-kafka",
-        "other-clients",
-        "frameworks",
-        "asyncio",
-        "dataframes",
-        "spark",
-        "exactly-once",
-        "parallel",
-        "testing",
-        "embedded-kafka",
-        "simulation",
-        "operating",
-        "migrating",
-        "scaling",
-        "tuning",
-        "health",
-        "watch",
-        "commands",
-        "security",
-        "troubleshooting",
-    ],
+    "Start": ["start", "exactly-once", "design-an-assignor"],
+    "Move from another client": ["confluent-kafka", "other-clients", "frameworks"],
+    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing"],
+    "Operate": ["operating", "migrating", "security", "troubleshooting", "commands", "watch"],
+    "Understand": ["protocols", "assignors", "benchmarks"],
     "Reference": [
         "reference/consumers",
         "reference/assignors",
@@ -86,20 +67,16 @@ PARTS_OF_THE_SITE = {
         "reference/metrics",
         "reference/logs",
         "reference/errors",
+        "health",
+        "scaling",
         "brokers",
+        "embedded-kafka",
+        "simulation",
         "glossary",
+        "what-is-public",
         "changelog",
     ],
-    "Explanation": [
-        "how-a-rebalance-goes",
-        "rebalance",
-        "the-two-protocols",
-        "assignors",
-        "benchmarks",
-        "how-it-is-tested",
-        "behaviours",
-        "design",
-    ],
+    "Contributing": ["design", "how-it-is-tested", "behaviours"],
 }
 
 
@@ -160,5 +137,6 @@ def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: obj
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.connect("source-read", fill_in)
-    app.connect("autodoc-process-signature", without_nothing)
+    if "sphinx.ext.autodoc" in app.extensions:
+        app.connect("autodoc-process-signature", without_nothing)
     app.connect("html-page-context", breakable)

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 #: The title of each chart, and the columns that it leaves out.
 CHARTS = {
     "throughput": ("messages a second, 1,000 bytes", ()),
-    "cpu": ("microseconds of processor time per message", ()),
+    "cpu": ("microseconds of CPU time per message", ()),
     "first-message": ("seconds to the first message", ()),
     "rebalance": ("seconds until the member has joined", ("unowned, partition-seconds",)),
     "spark": ("rate of kafka_group, relative to Spark's connector", ()),

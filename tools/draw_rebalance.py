@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/how-a-rebalance-goes.md: ``python -m tools.draw_rebalance``."""
+"""Draw the pictures of docs/protocols.md: ``python -m tools.draw_rebalance``."""
 
 from __future__ import annotations
 

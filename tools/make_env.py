@@ -91,7 +91,10 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
 
 
 def installer(python: Path) -> list[str]:
-    """Return the command that installs packages: uv, which takes a third of pip's time, or pip if uv is not to be had."""
+    """Return the command that installs packages: uv, which takes a third of pip's time, or pip if uv is not to be had.
+
+    uv unpacks PySpark again for each environment and keeps every copy, 2.3 GB each, so it gets a cache for this run only.
+    """
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile"]
     # A requirement with its hashes is one line, continued by backslashes.
     locked = LOCK.read_text().replace("\\\n", "").splitlines()
@@ -101,7 +104,7 @@ def installer(python: Path) -> list[str]:
         ran = subprocess.run([*pip, "--require-hashes", "--requirement", only_uv.name], capture_output=True, check=False)
     if ran.returncode != 0:
         return pip
-    return [str(python), "-m", "uv", "--quiet", "pip", "install", "--python", str(python)]
+    return [str(python), "-m", "uv", "--quiet", "--no-cache", "pip", "install", "--python", str(python)]
 
 
 def works(python: Path) -> bool:

@@ -180,7 +180,7 @@ class _Member(threading.Thread):
             # Leave from this thread in the middle of a batch, like Spark's planner after SIGTERM.
             self.membership.leave()
         else:
-            self.membership.open().close(1_000, leave=False)
+            self.membership.open().close(1_000, leave_group=False)
 
 
 def measure_members(rounds: int) -> Found:

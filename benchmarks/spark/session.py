@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from consumer_coord.testing import jars as kafka_jars
 
 CONNECTOR = "kafka"
@@ -24,7 +24,7 @@ def make_session(*, master: str = "local[2]", unix_sockets: bool = True) -> Any:
     # As docs/spark.md recommends; --plain-start measures without.
     fast = os.environ.get("BENCH_PLAIN_START") != "1"
     launcher = tempfile.mkdtemp(prefix="bench-python-")
-    os.environ["PYSPARK_PYTHON"] = fast_python(launcher, fork_server=True) if fast else sys.executable
+    os.environ["PYSPARK_PYTHON"] = write_python_launcher(launcher, fork_server=True) if fast else sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 

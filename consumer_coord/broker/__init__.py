@@ -1,23 +1,6 @@
-"""The broker's side of the group protocol, and an embedded Kafka that uses this protocol."""
+"""A Kafka for tests and demos: brokers with topics, groups, offsets and transactions, which run in this process."""
 
-from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
-from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.errors import BrokerStoppedError, ConnectionDroppedError
-from consumer_coord.broker.faults import Fault, Faults
-from consumer_coord.broker.group_store import StoreHooks
-from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
+from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 
-__all__ = [
-    "BrokerCluster",
-    "BrokerConfig",
-    "BrokerNode",
-    "BrokerStoppedError",
-    "ClientConnection",
-    "ConnectionDroppedError",
-    "EmbeddedKafka",
-    "Fault",
-    "Faults",
-    "KafkaApis",
-    "StoreHooks",
-]
+__all__ = ["EmbeddedKafka", "Fault"]

@@ -15,7 +15,7 @@ from consumer_coord.wire.codec import Request
 class Fault:
     """A fault that a broker applies to a request.
 
-    The request first waits for ``delay_ms``, and then until ``until()`` returns True. The broker's thread calls this function
+    The request first waits for ``delay_ms``, and then until ``wait_until()`` returns True, which the broker's thread calls
     every 10 ms. With ``error_code``, the response has this error, and the request has no other effect. With ``drop``, the
     connection ends instead of a response: before the request is handled (``"request"``), or after it was handled
     (``"response"``).
@@ -24,7 +24,7 @@ class Fault:
     delay_ms: int = 0
     error_code: int = 0
     drop: str = ""
-    until: Callable[[], bool] | None = None
+    wait_until: Callable[[], bool] | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.drop not in ("", "request", "response"):
@@ -94,7 +94,7 @@ async def before(fault: Fault) -> None:
     """Apply the part of a fault that happens before the request is handled."""
     if fault.delay_ms:
         await asyncio.sleep(fault.delay_ms / 1000)
-    while fault.until is not None and not fault.until():
+    while fault.wait_until is not None and not fault.wait_until():
         await asyncio.sleep(_LOOK_S)
     if fault.drop == "request":
         raise ConnectionDroppedError("a fault dropped this request")

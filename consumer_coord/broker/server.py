@@ -179,7 +179,7 @@ class EmbeddedKafka:
         """
         self._call(lambda: self._running.clean_topic(name))
 
-    def grow_topic(self, name: str, partitions: int) -> None:
+    def add_partitions(self, name: str, partitions: int) -> None:
         """Add partitions to a topic, up to a total of ``partitions``."""
         self._call(lambda: self._running.grow_topic(name, partitions))
 
@@ -219,7 +219,7 @@ class EmbeddedKafka:
 
         self._run_on_loop(start())
 
-    def coordinator_of(self, group_id: str) -> int | None:
+    def coordinator_id(self, group_id: str) -> int | None:
         """Return the id of the broker that coordinates a group; None if the group has no coordinator at present."""
         node = self._call(lambda: self._running.coordinator_of(group_id))
         return None if node is None else node.broker_id
@@ -237,11 +237,11 @@ class EmbeddedKafka:
         api_key = api if isinstance(api, int) else _API_KEYS[api]
         self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))
 
-    def watch(self, hook: FaultHook) -> None:
+    def add_request_hook(self, hook: FaultHook) -> None:
         """Call ``hook`` with every request, on the brokers' thread; the function may return a fault."""
         self._call(lambda: self._running.faults.add_hook(hook))
 
-    def fill_up(self, full: bool = True) -> None:
+    def set_disk_full(self, full: bool = True) -> None:
         """Simulate full disks: all writes of records, groups and offsets fail. With ``full=False``, end the simulation."""
 
         def set_full() -> None:

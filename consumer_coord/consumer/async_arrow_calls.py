@@ -42,6 +42,8 @@ class AsyncArrowCalls:
 
     if TYPE_CHECKING:
 
+        def _check_open(self) -> None: ...
+
         def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
 
     def _read_messages(self) -> None:
@@ -86,6 +88,7 @@ class AsyncArrowCalls:
         """
         from consumer_coord.consumer.arrow_reads import Bounds, Request
 
+        self._check_open()
         bounds = Bounds.of(self._settings, until)
         return _Batches(self, Request.checked(columns, max_records, max_bytes, bounds))
 

@@ -33,6 +33,7 @@ from consumer_coord.confluent.rows import (
     GivenRows,
     Row,
     Rows,
+    assigned_rows,
     commit_reports,
     committed_rows,
     distinct_positions_of,
@@ -182,11 +183,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
     ) -> None:
         await self._shut(None, finished=error is None)
 
-    def _start(self) -> Engine:
-        """Return the engine, which is created on the loop that first uses the consumer."""
+    def _check_open(self) -> None:
         # A callback that close() calls may still commit.
         if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
+
+    def _start(self) -> Engine:
+        """Return the engine, which is created on the loop that first uses the consumer."""
+        self._check_open()
         if self._member is not None:
             with kafka_exceptions():
                 self._member.check_loop()
@@ -267,15 +271,17 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """The executor that runs librdkafka's blocking calls."""
         return self._threaded.executor
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, leave_group: bool | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
         All steps except callbacks end within ``timeout`` seconds. Their default is ``default.api.timeout.ms``, about 15 s if no
         broker responds. If a call of ``close`` is cancelled, closing continues, and a further call waits until the consumer is
         closed. The last records that this task received count as finished, unless the task was cancelled, or close is called
         while an exception is handled.
+
+        ``leave_group`` is that of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.close`.
         """
-        await self._shut(timeout, finished=self._in_order)
+        await self._shut(timeout, leave_group, finished=self._in_order)
 
     @property
     def _in_order(self) -> bool:
@@ -283,7 +289,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         task = asyncio.current_task()
         return sys.exc_info()[1] is self._handled and not (task is not None and task.cancelling())
 
-    async def _shut(self, timeout: float | None, *, finished: bool) -> None:
+    async def _shut(self, timeout: float | None, leave_group: bool | None = None, *, finished: bool) -> None:
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("close may not be called inside a rebalance callback"))
         if self._closing is None:
@@ -292,14 +298,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     self._member.check_loop()
             if finished:
                 self._deliveries.finish(asyncio.current_task())
-            self._closing = asyncio.ensure_future(self._close(timeout))
+            self._closing = asyncio.ensure_future(self._close(timeout, leave_group))
         elif self._closing.done():
             return
         failure = await asyncio.shield(self._closing)
         if failure is not None:
             raise to_kafka_exception(failure)
 
-    async def _close(self, timeout: float | None) -> CoordinatorError | None:
+    async def _close(self, timeout: float | None, leave_group: bool | None) -> CoordinatorError | None:
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
         engine, failure = self._made, None
         if self._member is not None:
@@ -331,7 +337,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     if self._metrics_push is not None:
                         await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
                     await engine.worker.plane.close()
-                    await engine.core.close(max(0.0, ends - loop.time()) * 1000)
+                    await engine.core.close(max(0.0, ends - loop.time()) * 1000, leave_group=leave_group)
                     await shared_clusters().release(self._settings.client)
             finally:
                 for plane in (self._plane, self._threaded):
@@ -495,8 +501,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     async with self._used() as engine:
                         await engine.catch_up()
                         wanted = engine.finished()
-                    if not wanted:
-                        raise nothing_to_commit()
+                if not wanted:
+                    if asynchronous or offsets == []:
+                        return None
+                    raise nothing_to_commit()
             elif not entries:
                 return None if asynchronous else []
             if asynchronous:
@@ -679,10 +687,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Return the partitions that this consumer owns now, without waiting for a running poll."""
         with kafka_exceptions():
             engine = self._start()
-            starts = engine.chosen
-            return [
-                native(partition, starts.get(partition)) for partition in sorted(engine.core.assignment.held | engine.added)
-            ]
+            return assigned_rows(engine.assigned, engine.chosen)
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""

@@ -578,7 +578,7 @@ class Engine:
             return
         called = self._awaiting(call)
         if call.phase is Phase.LOST:
-            self.core.let_go(called)
+            self.core.release(called)
         self._put(PartitionEvent.CALLED, called)
         self._calling = None
 
@@ -599,7 +599,7 @@ class Engine:
         assignment = self.core.assignment
         change = assignment.change()
         if unseen := change.lost - self.table.keys():
-            self.core.let_go(unseen)
+            self.core.release(unseen)
         self._put(PartitionEvent.LOSE, (change.lost & self.table.keys()) - self._in_phase(Phase.LOST))
         if lost := self._in_phase(Phase.LOST):
             self._release_ends = None
@@ -621,7 +621,7 @@ class Engine:
             return self._due(Phase.REVOKED, ending)
         if leaving:
             return None
-        assignment.take_up(change)
+        assignment.accept(change)
         # The group now assigns partitions that the application had added itself.
         self._drop(assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
@@ -678,7 +678,7 @@ class Engine:
             self._commit_last(fresh & finished.keys(), finished, "commit after on_revoke")
         released = releasing if self._committed(releasing) else releasing & self.core.assignment.change().lost
         if released:
-            self.core.let_go(released)
+            self.core.release(released)
             self._put(PartitionEvent.COMMIT_ENDED, released)
         return released == releasing
 

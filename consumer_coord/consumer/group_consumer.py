@@ -887,38 +887,42 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, leave_group: bool | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
 
         All steps except callbacks end within ``timeout`` seconds. Their default is ``default.api.timeout.ms``, about 15 s if no
         broker responds. The last record that this thread received counts as finished, unless close is called while an exception
         is handled, for instance in ``finally:`` after the processing raised.
+
+        ``leave_group`` says whether the member leaves (KIP-1092, Java's ``CloseOptions``). None: a dynamic member leaves; the
+        partitions of a static member (``group.instance.id``) wait until its session expires. True: a static member leaves, too.
+        False: the partitions of a dynamic member wait as well.
         """
-        self._shut(timeout, finished=self._in_order)
+        self._shut(timeout, leave_group, finished=self._in_order)
 
     @property
     def _in_order(self) -> bool:
         """Return False while the caller handles an exception that was raised after this consumer was created."""
         return sys.exc_info()[1] is self._handled
 
-    def _shut(self, timeout: float | None, *, finished: bool) -> None:
+    def _shut(self, timeout: float | None, leave_group: bool | None = None, *, finished: bool) -> None:
         if self._closed:
             return
         if self._in_callback:
             # Close after the callback has returned, because until then the group waits for the callback.
-            self._do_later(lambda: self._close(timeout))
+            self._do_later(lambda: self._close(timeout, leave_group))
             return
         if finished:
             self._deliveries.finish(get_ident())
         # A blocking poll of another thread ends at its next check of the group.
         try:
-            self._run(lambda: self._close(timeout))
+            self._run(lambda: self._close(timeout, leave_group))
         except ClosedError:
             # Another thread closed the consumer while this thread waited for its turn.
             if not self._closed:
                 raise
 
-    async def _close(self, timeout: float | None) -> None:
+    async def _close(self, timeout: float | None, leave_group: bool | None) -> None:
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
         ends = time.monotonic() + limit_s
         failure: CoordinatorError | None = None
@@ -936,7 +940,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 if self._metrics_push is not None:
                     await self._metrics_push.close(max(0.0, ends - time.monotonic()) * 1000)
                 await self._engine.worker.plane.close()
-                await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000)
+                await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000, leave_group=leave_group)
             except Exception:
                 self._closed = True
                 raise

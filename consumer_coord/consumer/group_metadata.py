@@ -7,11 +7,24 @@ instance id as zero-terminated strings, the last after a flag. A test with a rea
 from __future__ import annotations
 
 import struct
+from typing import Final
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import FatalError
 from consumer_coord.group.generation import Generation
 
 _MAGIC = b"CGMDv2:"
+_GENERATION: Final = struct.Struct("=i")
+
+
+@attrs.frozen
+class ConsumerGroupMetadata:
+    """What the metadata contains; generation -1 and an empty member id mean that the broker fences nothing."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    instance_id: str | None
 
 
 def encode(group_id: str, state: Generation, instance_id: str | None) -> bytes:
@@ -35,9 +48,20 @@ def _bytes(group_id: str, generation_id: int, member_id: str, instance_id: str |
     return b"".join(
         (
             _MAGIC,
-            struct.pack("=i", generation_id),
+            _GENERATION.pack(generation_id),
             group_id.encode() + b"\x00",
             member_id.encode() + b"\x00",
             instance,
         )
     )
+
+
+def decode(metadata: bytes) -> ConsumerGroupMetadata:
+    """Return what :func:`encode` wrote; raise :class:`ValueError` for other bytes."""
+    start = len(_MAGIC) + _GENERATION.size
+    if not metadata.startswith(_MAGIC) or len(metadata) < start:
+        raise ValueError("this is no group metadata: pass what consumer_group_metadata() returned")
+    (generation_id,) = _GENERATION.unpack_from(metadata, len(_MAGIC))
+    group_id, member_id, rest = metadata[start:].split(b"\0", 2)
+    instance_id = None if rest == b"\x01" else rest[1:-1].decode()
+    return ConsumerGroupMetadata(group_id.decode(), generation_id, member_id.decode(), instance_id)

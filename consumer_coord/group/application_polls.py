@@ -85,7 +85,7 @@ class Application:
         self.polls += 1
         self.waits += 1
 
-    def polled(self) -> None:
+    def record_poll(self) -> None:
         """Count a poll of an application that applies the group's changes in a separate call.
 
         Raise the failure of a background task, if there is one.

@@ -190,7 +190,7 @@ class AssignmentState:
             return Change(target, lost, current, NO_PARTITIONS, False)
         return Change(target, lost, current - target.partitions, target.partitions - current, self._seen != target.number)
 
-    def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+    def release(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Release partitions, including lost partitions; return the partitions that were not lost."""
         with self._lock:
             held, revoked, released = dict(self._held), dict(self._revoked), set()
@@ -205,7 +205,7 @@ class AssignmentState:
             self._held, self._revoked, self._present = held, revoked, present
             return frozenset(released)
 
-    def take_up(self, change: Change) -> frozenset[TopicPartition]:
+    def accept(self, change: Change) -> frozenset[TopicPartition]:
         """Own the added partitions of ``change``, if its target is still current; return the newly owned partitions."""
         with self._lock:
             if change.target.number != self._target.number or self._revoke_all:

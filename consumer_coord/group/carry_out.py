@@ -49,7 +49,7 @@ async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: boo
         return True
     if change.added and not await holder.may_hold(change.added):
         return False
-    if taken := assignment.take_up(change):
+    if taken := assignment.accept(change):
         await _timed(member, "assigned", holder.assigned(taken))
     return True
 
@@ -60,7 +60,7 @@ async def _end(
     try:
         await _timed(member, kind, work)
     finally:
-        member.let_go(partitions)
+        member.release(partitions)
 
 
 async def _timed(member: ConsumerCoordinator, kind: str, work: Coroutine[Any, Any, None]) -> None:

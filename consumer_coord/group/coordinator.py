@@ -56,7 +56,7 @@ class ConsumerCoordinator:
     """A member of a consumer group; create it on its loop.
 
     ``assignors`` are in the order of preference; the rebalance protocol is the highest that all assignors support. Errors of
-    background tasks are raised by ``application.polled`` and by the calls that wait.
+    background tasks are raised by ``application.record_poll`` and by the calls that wait.
     """
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
@@ -158,10 +158,10 @@ class ConsumerCoordinator:
             self.assignment.withdraw()
             await self._to_the_end(leaving, "unsubscribe")
 
-    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that the application released these partitions (revoked or lost); thread-safe and idempotent."""
         gone = frozenset(partitions)
-        self.assignment.let_go(gone)
+        self.assignment.release(gone)
         released = gone & self.assignment.revoked
         self.application.call(lambda: self.protocol.released(released))
 
@@ -213,7 +213,7 @@ class ConsumerCoordinator:
             raise FatalError("subscribe first: a member without topics cannot join")
         deadline = self._deadline(timeout_ms)
         application, failures = self.application, self.application.failures
-        application.polled()
+        application.record_poll()
 
         def done() -> bool:
             return (
@@ -224,12 +224,12 @@ class ConsumerCoordinator:
             )
 
         if not await self._context.signal.until(done, deadline):
-            application.polled()
+            application.record_poll()
             obstacle = f"; {failures.obstacle}" if failures.obstacle else ""
             raise RequestTimedOutError(
                 f"group {self.config.group_id!r} was not joined in time ({self.protocol.state.value}{obstacle})"
             )
-        application.polled()
+        application.record_poll()
         return self.assignment.target
 
     async def on_join_prepare(self) -> tuple[str, ...]:
@@ -320,11 +320,12 @@ class ConsumerCoordinator:
         removed = self.protocol.subscribed and self.lease.passed
         self.commits.need_brokers(_REMOVED_S if removed else _SILENT_S)
 
-    async def close(self, timeout_ms: float | None = None, *, leave: bool = True, at_exit: bool = False) -> None:
+    async def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None, at_exit: bool = False) -> None:
         """Finish commits, leave and end every task within ``timeout_ms``; idempotent.
 
-        The application must have revoked its partitions and committed its offsets before this call. ``at_exit``: leave only if
-        a connection to the coordinator is open, because a look-up at interpreter exit would take too long.
+        The application must have revoked its partitions and committed its offsets before this call. ``leave_group``: see
+        :meth:`~consumer_coord.group.protocol.GroupProtocol.close`. ``at_exit``: leave only if a connection to the coordinator
+        is open, because a look-up at interpreter exit would take too long.
         """
         if self._closed:
             return
@@ -334,14 +335,14 @@ class ConsumerCoordinator:
         if timeout_ms is None:
             self.prepare_to_close()
         if self._closing is None or self._closing.done():
-            work = self._close(self._deadline(timeout_ms), leave=leave)
+            work = self._close(self._deadline(timeout_ms), leave_group)
             self._closing = self._loop.create_task(work, name=f"close {self.config.group_id}")
         await asyncio.shield(self._closing)
 
-    async def _close(self, deadline: Deadline, *, leave: bool) -> None:
+    async def _close(self, deadline: Deadline, leave_group: bool | None) -> None:
         context = self._context
         await context.tasks.end_look_ups()
-        await self.protocol.close(deadline, leave=leave)
+        await self.protocol.close(deadline, leave_group=leave_group)
         self._closed = True
         if context.peers.leave():
             forget_peers(self.cluster, self.config.group_id, context.peers)

@@ -122,8 +122,13 @@ class GroupProtocol(Protocol):
     async def leave(self, reason: str, deadline: Deadline) -> None:
         """Leave, and join again only after :meth:`subscribe` or :meth:`rejoin`; a static member's session remains."""
 
-    async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave the group if ``leave`` is True, and stop; called once."""
+    async def close(self, deadline: Deadline, *, leave_group: bool | None) -> None:
+        """Finish commits, leave the group or stay in it, and stop; called once.
+
+        ``leave_group`` is Java's ``CloseOptions.GroupMembershipOperation`` (KIP-1092). None: a dynamic member leaves, and a
+        static member's place stays its own until its session expires. True: a static member leaves, too, and the group
+        rebalances at once. False: a dynamic member stays as well, and the group rebalances when its session expires.
+        """
 
     def crash(self) -> Coroutine[Any, Any, None]:
         """End the subscription after a crash of a background task; the returned coroutine leaves the group.

@@ -30,7 +30,7 @@ class Reason(enum.Enum):
     HANDLER_BUSY = "handler busy"
     #: A rebalance callback of the application runs.
     CALLBACK = "rebalance callback"
-    LOOKING_UP = "waiting for a look-up of offsets"
+    LOOKING_UP = "waiting for a lookup of offsets"
     #: The member hands the partition over, and its last commit is in flight.
     REVOKING = "revoking"
     #: The coordinator has been silent for so long that the partition may belong to another member.

@@ -26,7 +26,9 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseGroup,
 )
 
-_GROUP = 0
+#: The kinds of coordinators (``CoordinatorType``).
+GROUP = 0
+TRANSACTION = 1
 #: First versions of FindCoordinator with a list of keys (KIP-699), and of OffsetFetch with a list of groups (KIP-709).
 _KEYS_FROM = 4
 _GROUPS_FROM = 8
@@ -55,28 +57,28 @@ class WantedOffsets:
     some: bool
 
 
-def find_coordinator(group_id: str) -> Versioned:
-    """Return the FindCoordinator request for a group."""
+def find_coordinator(key: str, key_type: int = GROUP) -> Versioned:
+    """Return the FindCoordinator request for a group, or for a transactional id."""
 
     def build(version: int) -> FindCoordinatorRequest:
         if version >= _KEYS_FROM:
-            return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=_GROUP)
-        return FindCoordinatorRequest(key=group_id, key_type=_GROUP)
+            return FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
+        return FindCoordinatorRequest(key=key, key_type=key_type)
 
     return Versioned(FindCoordinatorRequest, build)
 
 
-def coordinator_in(answer: Any, group_id: str, answers: AnswerCheck) -> tuple[int, Broker]:
+def coordinator_in(answer: Any, key: str, answers: AnswerCheck) -> tuple[int, Broker]:
     """Return the error code and the coordinator in a response to :func:`find_coordinator`.
 
-    Raise :class:`~consumer_coord.errors.IncompleteResponseError` if the response names no coordinator of this group.
+    Raise :class:`~consumer_coord.errors.IncompleteResponseError` if the response names no coordinator of this key.
     """
-    # Up to version 3, the response is about the only group in the request, and has no key.
-    rows = [(one.key, one) for one in answer.coordinators] if answer.coordinators else [(group_id, answer)]
-    matched = answers.match("FindCoordinator", "a broker", [group_id], rows, lambda _, row: _senseless_coordinator(row))
+    # Up to version 3, the response is about the only key in the request, and has no key.
+    rows = [(one.key, one) for one in answer.coordinators] if answer.coordinators else [(key, answer)]
+    matched = answers.match("FindCoordinator", "a broker", [key], rows, lambda _, row: _senseless_coordinator(row))
     if matched.unanswered:
-        raise matched.unanswered[group_id]
-    found = matched.rows[group_id]
+        raise matched.unanswered[key]
+    found = matched.rows[key]
     return found.error_code, Broker(found.node_id, found.host, found.port)
 
 

@@ -1,18 +1,17 @@
 """The coordinator for threads: :class:`~consumer_coord.group.coordinator.ConsumerCoordinator` with blocking methods.
 
 :class:`BlockingCoordinator` is for applications with their own data plane (:class:`~consumer_coord.GroupConsumer` is built on
-it). :meth:`BlockingCoordinator.change` returns the steps to the group's target. Apply the steps in this order, and report
-them::
+it). :meth:`BlockingCoordinator.pending_change` returns the steps to the group's target. Apply and report them in this order::
 
-    change = coordinator.change()
+    change = coordinator.pending_change()
     if change.lost:
         stop_reading(change.lost)
-        coordinator.let_go(change.lost)
+        coordinator.release(change.lost)
     if change.revoked:
         coordinator.commit(positions_of(change.revoked))
         stop_reading(change.revoked)
-        coordinator.let_go(change.revoked)
-    start_reading(coordinator.take_up(change))
+        coordinator.release(change.revoked)
+    start_reading(coordinator.accept(change))
 """
 
 from __future__ import annotations
@@ -179,9 +178,9 @@ class BlockingCoordinator:
         """End the subscription and leave the group."""
         self.call(lambda: self._coordinator.unsubscribe(timeout_ms), timeout_ms)
 
-    def polled(self) -> None:
+    def record_poll(self) -> None:
         """Record a poll of the application; raise the failure of a background task, if there is one."""
-        self.core.application.polled()
+        self.core.application.record_poll()
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Rejoin although no change requires a join (KIP-568)."""
@@ -201,17 +200,17 @@ class BlockingCoordinator:
         """Wait until this member has an assignment, or must revoke partitions first."""
         return self.call(lambda: self._coordinator.join_group_if_needed(timeout_ms), timeout_ms)
 
-    def change(self) -> Change:
+    def pending_change(self) -> Change:
         """Return the steps from the owned partitions to the group's target; falsy if there are no steps."""
         return self.core.assignment.change()
 
-    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """Report that the application no longer holds these partitions."""
-        self.core.let_go(partitions)
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Report that the application no longer reads these partitions."""
+        self.core.release(partitions)
 
-    def take_up(self, change: Change) -> frozenset[TopicPartition]:
-        """Hold the partitions that ``change`` adds, if its target is still current; return the partitions now held."""
-        return self.core.assignment.take_up(change)
+    def accept(self, change: Change) -> frozenset[TopicPartition]:
+        """Own the partitions that ``change`` adds, if its target is still current; return the newly owned partitions."""
+        return self.core.assignment.accept(change)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -273,11 +272,6 @@ class BlockingCoordinator:
         return self.call(refresh, timeout_ms)
 
     @property
-    def generation_state(self) -> Generation:
-        """Generation id, member id and agreed assignor, as one value."""
-        return self.core.protocol.generation_state
-
-    @property
     def generation(self) -> int:
         """The generation id; -1 outside the group."""
         return self.core.generation
@@ -293,8 +287,8 @@ class BlockingCoordinator:
         return self.core.protocol.is_leader
 
     @property
-    def held(self) -> frozenset[TopicPartition]:
-        """The partitions that the application holds now."""
+    def owned_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that the application owns now."""
         return self.core.assignment.held
 
     def metrics(self) -> Mapping[str, float]:
@@ -311,11 +305,11 @@ class BlockingCoordinator:
         """Leave the group; partitions still held are lost."""
         self.call(lambda: self._coordinator.leave_group(reason, timeout_ms), timeout_ms)
 
-    def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
+    def close(self, timeout_ms: float | None = None, *, leave_group: bool | None = None) -> None:
         """Finish commits, leave, and release all resources; idempotent.
 
-        The member is closed once: a second call, from another thread or after an interrupt, waits until the first call has
-        finished.
+        ``leave_group``: see :meth:`~consumer_coord.group.protocol.GroupProtocol.close`. The member is closed once: a second
+        call, from another thread or after an interrupt, waits until the first call has finished.
         """
         closing = self._closing
         if closing is not None and closing.done():
@@ -323,14 +317,14 @@ class BlockingCoordinator:
         self._runtime.check_process()
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._closed = True
-        self._runtime.call(lambda: self.end(timeout_ms, leave=leave), timeout_ms=limit)
+        self._runtime.call(lambda: self.end(timeout_ms, leave_group=leave_group), timeout_ms=limit)
 
-    async def end(self, timeout_ms: float | None, *, leave: bool = True) -> None:
+    async def end(self, timeout_ms: float | None, *, leave_group: bool | None = None) -> None:
         """Close the member; like :meth:`close`, but on the loop."""
         self._closed = True
         self._finalizer.detach()
         if self._closing is None:
-            end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
+            end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave_group)
             self._closing = asyncio.get_running_loop().create_task(end, name="close")
         # The leave continues after an interrupt or a timeout of the caller.
         await asyncio.shield(self._closing)
@@ -342,11 +336,10 @@ async def _end(
     client: ClientConfig,
     leave_at_exit: Leave,
     timeout_ms: float | None,
-    *,
-    leave: bool = True,
+    leave_group: bool | None = None,
 ) -> None:
     try:
-        await core.close(timeout_ms, leave=leave)
+        await core.close(timeout_ms, leave_group=leave_group)
     finally:
         # Until this line, the interpreter's exit waits for the leave.
         runtime.forget(leave_at_exit)

@@ -142,10 +142,10 @@ class _Application(Holder):
         """Record the end of the ownership after the duration of a callback, because the application may read until then."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
-        self._group.let_go(self._number, partitions)
+        self._group.release(self._number, partitions)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        self._group.take_up(self._number, partitions)
+        self._group.accept(self._number, partitions)
 
 
 class _Host:
@@ -226,7 +226,7 @@ class _Host:
         application = _Application(group, number)
         while not self._ends(number):
             try:
-                coordinator.application.polled()
+                coordinator.application.record_poll()
             except CoordinatorError as error:
                 group.fail(number, error)
                 return
@@ -235,10 +235,10 @@ class _Host:
                 self._waiting[number] = asyncio.get_running_loop().create_future()
                 await self._waiting[number]
         if number in self.gone:
-            group.let_go(number, coordinator.assignment.held)
+            group.release(number, coordinator.assignment.held)
         else:
             await carry_out(coordinator, application, leaving=True)
-        await coordinator.close(leave=number not in self.gone)
+        await coordinator.close(leave_group=False if number in self.gone else None)
 
 
 class ChurnedGroup:
@@ -300,7 +300,7 @@ class ChurnedGroup:
         """Record that a member failed."""
         self._failed = f"member {number} failed at {self.loop.time():.1f} s: {error}"
 
-    def take_up(self, member: int, partitions: frozenset[TopicPartition]) -> None:
+    def accept(self, member: int, partitions: frozenset[TopicPartition]) -> None:
         """Record that a member can read these partitions from now on."""
         moment = self.loop.time()
         for partition in partitions:
@@ -315,7 +315,7 @@ class ChurnedGroup:
             self._moved += self._last_owner.get(index, member) != member
             self._last_owner[index] = member
 
-    def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
+    def release(self, member: int, partitions: frozenset[TopicPartition]) -> None:
         """Record that a member no longer reads these partitions."""
         moment = self.loop.time()
         for partition in partitions:
@@ -399,7 +399,7 @@ class ChurnedGroup:
         for host in hosts:
             self.kafka.kill(host.process)
             for number in host.members:
-                self.let_go(number, frozenset(held.get(number, ())))
+                self.release(number, frozenset(held.get(number, ())))
 
     async def phase(self, name: str, work: object) -> None:
         """Run a coroutine, wait until the group is stable, and record the figures of this time."""

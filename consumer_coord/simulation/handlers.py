@@ -15,7 +15,7 @@ and with the commits in ``__consumer_offsets``.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -29,6 +29,15 @@ from consumer_coord.topic_partition import TopicPartition
 
 #: The topic of dead letters, which no member reads.
 LETTERS: Final = "letters"
+#: The settings of the producer of letters: a short queue and short time limits, so that a minute shows what happens at them.
+LETTERS_PRODUCER: Final[Mapping[str, Any]] = {
+    "enable.idempotence": True,
+    "queue.buffering.max.messages": 20,
+    "batch.num.messages": 5,
+    "delivery.timeout.ms": 20_000,
+    "request.timeout.ms": 5_000,
+    "retry.backoff.ms": 200,
+}
 #: Of this many records, one fails once, one fails in each attempt, one takes long, and one ignores for a while that it is
 #: cancelled.
 _SHARE: Final = 29

@@ -16,7 +16,7 @@ from consumer_coord.process.failures import DeadLetterError
 from consumer_coord.simulation.application import MemberProcess, ProcessingError
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import SimulatedConsumer
-from consumer_coord.simulation.handlers import LETTERS, Stay, deed_of
+from consumer_coord.simulation.handlers import LETTERS, LETTERS_PRODUCER, Stay, deed_of
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.producer import SimulatedProducer
 from consumer_coord.simulation.stage import Stage
@@ -96,7 +96,7 @@ class ProcessingMember(MemberProcess):
     async def _process_once(self, consumer: SimulatedConsumer) -> None:
         self._stop_event = stop = asyncio.Event()
         if self._producer is None and self.spec.on_failure == "letters":
-            self._producer = SimulatedProducer(consumer.engine.core.cluster, LETTERS)
+            self._producer = SimulatedProducer(LETTERS_PRODUCER, consumer.engine.core.cluster, topics=(LETTERS,))
         call = consumer.process(
             self._handle,
             concurrency=self.spec.batch,

@@ -154,7 +154,7 @@ class _Plan:
         try:
             starts = await self._group_starts(StartLookups(core, options.starting, self.config.read_committed), partitions)
         finally:
-            await core.close(_CLOSE_MS, leave=False)
+            await core.close(_CLOSE_MS, leave_group=False)
         if starts and all(start.committed == NONE and start.reason == AFTER_THE_GROUP for start in starts.values()):
             raise NoOffsetError(
                 f"startingOffsets='group': group.id={options.group!r} has no commit for {options.subscription()}; correct"

@@ -2,8 +2,8 @@
 
 A planner then starts in 50 ms instead of a second.
 
-:func:`~consumer_coord.spark.launcher.fast_python` starts ``python -m consumer_coord.spark.fork_server SOCKET`` and keeps the
-server's standard input open, so the server ends when the driver ends. The clients are the processes that Spark starts
+:func:`~consumer_coord.spark.launcher.write_python_launcher` starts ``python -m consumer_coord.spark.fork_server SOCKET`` and
+keeps the server's standard input open, so the server ends when the driver ends. The clients are the processes that Spark starts
 (``fork_front.py``). Each connection is for one planner:
 
 1. The client sends its working directory, arguments and environment, and the descriptors of its standard streams.

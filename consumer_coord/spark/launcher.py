@@ -49,7 +49,7 @@ exec "{python}" "$@"
 _END_WITHIN_S = 12.0
 
 
-def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
+def write_python_launcher(directory: str | Path, *, fork_server: bool = False) -> str:
     """Write a launcher for this Python interpreter into ``directory``; return the launcher's path, for ``PYSPARK_PYTHON``.
 
     With ``fork_server``, also start a fork server, which imports PySpark and this package now, and forks planners until this

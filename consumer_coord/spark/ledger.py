@@ -293,7 +293,7 @@ class Ledger:
             entries[key] = attrs.evolve(entries.get(key, Entry()).after(Event.PROMISE), target=end)
         return attrs.evolve(self, entries=entries, bounded=True)
 
-    def take_up(self, partition: TopicPartition, holding: Holding) -> Ledger:
+    def accept(self, partition: TopicPartition, holding: Holding) -> Ledger:
         """Add a partition that the query now owns."""
         key = Key(partition, holding.topic_id)
         released = self.release([partition])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.starting_offsets_option import OffsetLimit, Starting, parse_bounded, parse_starting
-from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
+from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_task_splitter, with_callbacks
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Option:
 
 _IN_BOTH = """
     failOnDataLoss group.id includeHeaders kafka.bootstrap.servers kafkaConsumer.pollTimeoutMs maxRecordsPerPartition
-    minPartitions packer startingOffsets startingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingTimestamp
+    minPartitions taskSplitter startingOffsets startingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingTimestamp
     subscribe subscribePattern
 """
 _NO_END = "a stream has no end; use Trigger.AvailableNow to read all present records, or spark.read to read a range once"
@@ -70,7 +70,7 @@ _NO_TRIGGER = "spark.read has no triggers; endingOffsets sets its end, and maxRe
 
 _TABLE = (
     *map(_Option, _IN_BOTH.split()),
-    *(_Option(name, in_bounded=_NO_GROUP) for name in ("allowEager", "assignor", "group.instance.id")),
+    *(_Option(name, in_bounded=_NO_GROUP) for name in ("allowEagerAssignor", "assignor", "group.instance.id")),
     *(_Option(name, in_bounded=_NO_TRIGGER) for name in ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")),
     *(_Option(name, in_stream=_NO_END) for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")),
     _Option(
@@ -150,7 +150,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     poll_timeout_ms: int
-    packer: str | None
+    task_splitter: str | None
 
     @property
     def group(self) -> str:
@@ -198,14 +198,14 @@ class Options(ReadOptions):
     """The parsed options of a streaming query, which has a group. Times are in milliseconds."""
 
     assignor: str
-    allow_eager: bool
+    allow_eager_assignor: bool
     max_offsets: int | None
     min_offsets: int | None
     max_trigger_delay_ms: int
 
     def assignors(self) -> tuple[Assignor, ...] | None:
         """Return the assignors that the option names, or None in the consumer protocol; raise ``ConfigurationError``."""
-        return None if modern(self.settings) else load_assignors(self.assignor, allow_eager=self.allow_eager)
+        return None if modern(self.settings) else load_assignors(self.assignor, allow_eager_assignor=self.allow_eager_assignor)
 
 
 @attrs.frozen(kw_only=True)
@@ -247,7 +247,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         pattern=pattern,
         starting=parse_starting(options),
         assignor=options.get("assignor", DEFAULT_ASSIGNOR),
-        allow_eager=_boolean(options, "allowEager", False),
+        allow_eager_assignor=_boolean(options, "allowEagerAssignor", False),
         max_offsets=maximum,
         min_offsets=minimum,
         max_trigger_delay_ms=_duration_ms(options, "maxTriggerDelay", 15 * 60_000),
@@ -292,12 +292,12 @@ def _common(options: Mapping[str, str]) -> dict[str, Any]:
         "fail_on_data_loss": _boolean(options, "failOnDataLoss", True),
         "include_headers": _boolean(options, "includeHeaders", False),
         "poll_timeout_ms": _integer(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
-        "packer": options.get("packer"),
+        "task_splitter": options.get("tasksplitter"),
     }
 
 
 def _check_code_and_security(parsed: ReadOptions) -> None:
-    load_packer(parsed.packer)
+    load_task_splitter(parsed.task_splitter)
     _check_security(parsed.config())
 
 
@@ -348,7 +348,8 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         key = name.removeprefix(HIDDEN)
         if found.setdefault(key, value) != value:
-            raise ConfigurationError(f"{HIDDEN}{key} and {key} contradict each other: keep one")
+            shown = _OPTIONS[key].name if key in _OPTIONS else key
+            raise ConfigurationError(f"{HIDDEN}{shown} and {shown} have different values: keep one")
     return found
 
 

@@ -30,7 +30,7 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 class Range:
     """Offsets ``start`` (included) to ``end`` (not included) of one partition of the topic with ``topic_id`` (KIP-516).
 
-    A packer may ignore the id.
+    A task splitter may ignore the id.
     """
 
     topic: str
@@ -72,7 +72,7 @@ class Packing:
 
 
 #: The type of a user's packing function.
-Packer: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
+TaskSplitter: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
 
 
 def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
@@ -107,19 +107,19 @@ def split(whole: Range, most: int) -> Sequence[Range]:
     return [attrs.evolve(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
 
-def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
+def pack_with(task_splitter: TaskSplitter | None, ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
     """Call the user's packing function; return the tasks after a check that every offset is in exactly one task."""
-    if packer is None:
+    if task_splitter is None:
         return pack(ranges, packing)
     ids = {each.topic: each.topic_id for each in ranges}
     tasks = tuple(
         tuple(sorted(attrs.evolve(part, topic_id=ids.get(part.topic, NO_TOPIC_ID)) for part in task))
-        for task in packer(tuple(ranges), packing)
+        for task in task_splitter(tuple(ranges), packing)
     )
     if _joined([part for task in tasks for part in task]) != _joined(ranges):
         raise ConfigurationError(
-            f"packer={getattr(packer, '__qualname__', packer)!r} returned tasks that do not contain every offset exactly once:"
-            f" given {list(ranges)}, returned {list(tasks)}"
+            f"taskSplitter={getattr(task_splitter, '__qualname__', task_splitter)!r} returned tasks that do not contain every"
+            f" offset exactly once: given {list(ranges)}, returned {list(tasks)}"
         )
     return tuple(task for task in tasks if task)
 

@@ -18,8 +18,8 @@ _MARKS = frozenset({"lag", "generation", "memberId", "partitions", "events"})
 
 
 @attrs.frozen
-class ShareEvent:
-    """A change of a query's partitions: ``kind`` is owned, revoked or lost; ``partitions`` is topic -> partition numbers."""
+class OwnershipEvent:
+    """A change of a query's partitions: ``kind`` is assigned, revoked or lost; ``partitions`` is topic -> partition numbers."""
 
     number: int
     kind: str
@@ -53,7 +53,7 @@ class GroupProgress:
     commits: int
     commit_failures: int
     problem: str | None
-    events: Sequence[ShareEvent]
+    events: Sequence[OwnershipEvent]
 
     @property
     def owned(self) -> Mapping[str, Sequence[int]]:
@@ -97,7 +97,7 @@ def _parse(read: Mapping[str, Any]) -> GroupProgress:
         commit_failures=read["commitFailures"],
         problem=read["problem"],
         events=[
-            ShareEvent(one["number"], one["event"], one["partitions"], one["generation"], one["at_ms"])
+            OwnershipEvent(one["number"], one["event"], one["partitions"], one["generation"], one["at_ms"])
             for one in read["events"]
         ],
     )
@@ -110,13 +110,13 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
     if there is no data.
     """
 
-    def on_owned(self, query: str, event: ShareEvent) -> None:
+    def on_assigned(self, query: str, event: OwnershipEvent) -> None:
         """Receive the partitions that ``query`` (its name, or its id) now owns."""
 
-    def on_revoked(self, query: str, event: ShareEvent) -> None:
+    def on_revoked(self, query: str, event: OwnershipEvent) -> None:
         """Receive the partitions that ``query`` revoked, after it committed the finished records."""
 
-    def on_lost(self, query: str, event: ShareEvent) -> None:
+    def on_lost(self, query: str, event: OwnershipEvent) -> None:
         """Receive the partitions that ``query`` lost because its membership ended. Other members may already own them."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -134,7 +134,7 @@ class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
         last = event.progress
         name = last.name or str(last.id)
         reported = self._reported().setdefault(str(last.runId), {})
-        calls = {"owned": self.on_owned, "revoked": self.on_revoked, "lost": self.on_lost}
+        calls = {"assigned": self.on_assigned, "revoked": self.on_revoked, "lost": self.on_lost}
         for index, found in enumerate(all_progress(last)):
             for one in found.events:
                 if one.number > reported.get(index, 0):

@@ -255,7 +255,7 @@ class Query(Holder):
         """Take part in the group's rebalances; return why this query may still get partitions."""
         core, config = self.core, self.core.config
         try:
-            core.application.polled()
+            core.application.record_poll()
         except RetriableError as error:
             # The member retries in the background, and the query continues with the partitions that it owns.
             self.status.report("membership", error)
@@ -331,7 +331,7 @@ class Query(Holder):
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Record the new partitions. :meth:`_adopt` finds their start offsets."""
-        self.status.record("owned", partitions, self.core.generation)
+        self.status.record("assigned", partitions, self.core.generation)
         self._adopts_s = float("-inf")
 
     def _release(self, partitions: frozenset[TopicPartition]) -> None:
@@ -355,7 +355,7 @@ class Query(Holder):
                 assert start.position is not None
                 # The checkpoint proves that everything before its end is finished, so this may be committed at once.
                 holding = Holding(start.topic_id, ownership, start.position, start.committed, confirmed=start.position)
-                self.ledger = self.ledger.take_up(partition, holding)
+                self.ledger = self.ledger.accept(partition, holding)
             self._ends.forget()
             # Topics that do not exist have no start; they may be created again before the group revokes their partitions.
             self._adopts_s = now() + AGAIN_S
@@ -575,7 +575,7 @@ class Query(Holder):
         self._unknown.clear()
         waiting = None if self.core.protocol.joined else await self._wait_for_group()
         if waiting is not None:
-            self.core.application.polled()
+            self.core.application.record_poll()
             return waiting
         options = self._options
         try:

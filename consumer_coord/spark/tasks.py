@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from consumer_coord.spark.options import ReadOptions
 from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
-from consumer_coord.spark.user_code import load_packer
+from consumer_coord.spark.user_code import load_task_splitter
 
 
 class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is typed Any here
@@ -33,7 +33,7 @@ class TaskReader:
     def __init__(self, options: ReadOptions, schema: StructType, parallelism: int) -> None:
         self._spec = ReadSpec(options.data_plane(), options.fail_on_data_loss, options.poll_timeout_ms)
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._packer = options.packer
+        self._task_splitter = options.task_splitter
         self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class TaskReader:
 
     def _tasks(self, ranges: Sequence[Range]) -> list[GroupInputPartition]:
         """Return the tasks that read ``ranges``, each of which has at least one offset. Equal ranges give equal tasks."""
-        return [GroupInputPartition(task) for task in pack_with(load_packer(self._packer), ranges, self._packing)]
+        return [GroupInputPartition(task) for task in pack_with(load_task_splitter(self._task_splitter), ranges, self._packing)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's records."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.packing import Packer
+from consumer_coord.spark.packing import TaskSplitter
 
 if TYPE_CHECKING:
     from assignors.base import Assignor
@@ -29,7 +29,7 @@ OAUTH_CB = "oauth_cb"
 
 
 def by_value(hook: Any) -> str:
-    """Return a text with a class or function, as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
+    """Return a text with a class or function, as the value of ``assignor``, ``taskSplitter`` or ``kafka.oauth_cb``.
 
     The object is pickled by value, so the processes that run it need not import it. These processes must be able to import the
     modules that the object imports.
@@ -48,7 +48,7 @@ def by_value(hook: Any) -> str:
     return BY_VALUE + base64.b64encode(zlib.compress(pickled)).decode("ascii")
 
 
-def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
+def load_assignors(names: str, *, allow_eager_assignor: bool) -> tuple[Assignor, ...]:
     """Return the assignors that the option ``assignor`` names; raise :class:`~consumer_coord.errors.ConfigurationError`."""
     # Imported here, because the workers of executors do not need assignors, and start faster without this module.
     from assignors.base import RebalanceProtocol
@@ -67,20 +67,20 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
             shown = "a class passed by value" if name.startswith(BY_VALUE) else repr(name)
             raise ConfigurationError(f"option assignor, {shown}: {error}") from error
         found.append(assignor)
-    if assignor_loading.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
+    if assignor_loading.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager_assignor:
         raise ConfigurationError(
             f"assignor={', '.join(assignor.name for assignor in found)} is eager: each rebalance would block the whole group"
-            " until this query's batch is finished; use cooperative-sticky, or accept that with allowEager=true"
+            " until this query's batch is finished; use cooperative-sticky, or accept that with allowEagerAssignor=true"
         )
     return tuple(found)
 
 
-def load_packer(name: str | None) -> Packer | None:
+def load_task_splitter(name: str | None) -> TaskSplitter | None:
     """Return the user's packing function, None for the built-in rule; raise ``ConfigurationError`` if it cannot be loaded."""
     if name is None:
         return None
-    packer: Packer = _load_function("packer", name, "function of ranges and packing")
-    return packer
+    task_splitter: TaskSplitter = _load_function("taskSplitter", name, "function of ranges and packing")
+    return task_splitter
 
 
 def with_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class EmbeddedKafkaUnderTest(KafkaUnderTest):
 
     def __enter__(self) -> EmbeddedKafkaUnderTest:
         self.embedded.start()
-        self.embedded.watch(self._fault)
+        self.embedded.add_request_hook(self._fault)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,7 +166,7 @@ class EmbeddedKafkaUnderTest(KafkaUnderTest):
         self.embedded.close()
 
     def _fault(self, broker: int, _: object) -> Fault | None:
-        return Fault(until=lambda: broker not in self._silent) if broker in self._silent else None
+        return Fault(wait_until=lambda: broker not in self._silent) if broker in self._silent else None
 
     @property
     def bootstrap_servers(self) -> str:

@@ -28,7 +28,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from examples.spark_orders.orders import TOPIC, Shop
 from examples.spark_orders.picture import Holding, Mark, draw
 from examples.web_page import add_argument, watched
@@ -228,7 +228,7 @@ def check(show: Show, shop: Shop) -> str:
 
 def environment(directory: Path) -> dict[str, str]:
     """Return the environment of a process that runs Spark."""
-    return {**os.environ, "PYSPARK_PYTHON": fast_python(directory), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**os.environ, "PYSPARK_PYTHON": write_python_launcher(directory), "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def picture(show: Show, summary: str) -> Path:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from consumer_coord.spark import GroupListener, KafkaGroupSource
-from consumer_coord.spark.progress import ShareEvent, all_progress
+from consumer_coord.spark.progress import OwnershipEvent, all_progress
 from examples.spark_orders.orders import PRODUCTS, TOPIC
 
 GROUP = "order-pipeline"
@@ -82,15 +82,15 @@ def pipeline(spark: SparkSession, kafka: str) -> Any:
 class Story(GroupListener):
     """Listener that reports the query's partitions and progress as JSON lines on standard output."""
 
-    def on_owned(self, query: str, event: ShareEvent) -> None:
+    def on_assigned(self, query: str, event: OwnershipEvent) -> None:
         """Report assigned partitions."""
         report("owned", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
-    def on_revoked(self, query: str, event: ShareEvent) -> None:
+    def on_revoked(self, query: str, event: OwnershipEvent) -> None:
         """Report revoked partitions."""
         report("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
-    def on_lost(self, query: str, event: ShareEvent) -> None:
+    def on_lost(self, query: str, event: OwnershipEvent) -> None:
         """Report lost partitions."""
         report("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 

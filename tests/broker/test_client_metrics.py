@@ -9,8 +9,11 @@ import attrs
 import pytest
 from confluent_kafka import Consumer
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, EmbeddedKafka, KafkaApis
+from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.broker.client_metrics import ClientMetrics, check_subscription
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes as codes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumer_coord.broker import BrokerConfig, EmbeddedKafka
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
 from consumer_coord.errors import ConfigurationError
 

@@ -226,14 +226,14 @@ def test_a_dropped_response_comes_after_the_deed(kafka: EmbeddedKafka) -> None:
 def test_a_full_disk_refuses_writes_until_there_is_room(kafka: EmbeddedKafka) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 1_000})
     errors: list[KafkaError | None] = []
-    kafka.fill_up()
+    kafka.set_disk_full()
     producer.produce("orders", b"x", on_delivery=lambda error, _: errors.append(error))
     producer.flush(60)
     assert errors[0] is not None
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "socket.timeout.ms": 2_000})
     with pytest.raises(KafkaException):
         consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
-    kafka.fill_up(False)
+    kafka.set_disk_full(False)
     producer.produce("orders", b"x", on_delivery=lambda error, _: errors.append(error))
     producer.flush(60)
     assert errors[1] is None

@@ -9,7 +9,10 @@ from random import Random
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, Fault, KafkaApis
+from consumer_coord.broker import Fault
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.record_batch import build_batch
 from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError

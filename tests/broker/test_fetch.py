@@ -12,8 +12,10 @@ import attrs
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, EmbeddedKafka, KafkaApis
-from consumer_coord.broker.config import RACK_AWARE_SELECTOR
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import RACK_AWARE_SELECTOR, BrokerConfig
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import loop as virtual

@@ -7,8 +7,11 @@ from random import Random
 
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis, StoreHooks
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group_store import StoreHooks
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import DisconnectedError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes

@@ -10,7 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, EmbeddedKafka
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.data_dir import DataDirectory, OpenFiles, SegmentFiles, StoredCluster, StoredTopic
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.partition_log import PartitionLog

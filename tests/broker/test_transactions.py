@@ -11,8 +11,10 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.data_dir import DataDirectory
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes

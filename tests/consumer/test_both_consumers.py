@@ -1,6 +1,7 @@
-"""GroupConsumer and AsyncGroupConsumer: the same call in the same state has the same outcome.
+"""GroupConsumer and AsyncGroupConsumer: the same call in the same state has the same outcome, and the same effect.
 
-The differences that are meant are in a table of ``docs/asyncio.md``.
+The differences that are meant are in two tables of ``docs/asyncio.md``. Whoever adds a public method adds it to both consumers
+and to ``CALLS``, or to the page's list of methods that one consumer alone has.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import asyncio
 import inspect
 import json
 import re
+import struct
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord import AsyncGroupConsumer, GroupConsumer, confluent
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, produce, row
@@ -25,39 +28,77 @@ from tests.support.waiting import eventually, eventually_async
 Outcome = str
 Call = Callable[[Any], Any]
 
+
+class NeverFinished:
+    """A tracker whose records are never finished."""
+
+    def finished(self, *_: object) -> None:
+        """Return that no record is finished."""
+
+    def may_release(self, *_: object) -> bool:
+        """Return that a partition need not wait."""
+        return True
+
+    def metadata_rejected(self, *_: object) -> None:
+        """Ignore what the broker rejected."""
+
+
+def process_nothing(one: Any) -> Any:
+    """Process records until an event that is set."""
+    blocking = isinstance(one, GroupConsumer)
+    stop: Any = threading.Event() if blocking else asyncio.Event()
+    stop.set()
+    return one.process(print if blocking else asyncio.sleep, stop=stop)
+
+
 CALLS: Mapping[str, Call] = {
+    "arrow_batches": lambda one: one.arrow_batches(),
     "assign": lambda one: one.assign([row(0, 0)]),
+    "assign nothing": lambda one: one.assign([]),
     "assignment": lambda one: one.assignment(),
     "beginning_offsets": lambda one: one.beginning_offsets([row(0)]),
     "close": lambda one: one.close(),
     "cluster_id": lambda one: one.cluster_id(10),
     "commit": lambda one: one.commit(asynchronous=False),
+    "commit later": lambda one: one.commit(),
+    "commit nothing": lambda one: one.commit(offsets=[], asynchronous=False),
+    "commit offsets later": lambda one: one.commit(offsets=[row(0, 1)]),
     "commit offsets": lambda one: one.commit(offsets=[row(0, 1)], asynchronous=False),
     "committed": lambda one: one.committed([row(0)], 10),
     "consume": lambda one: one.consume(1, 0),
+    "consume_arrow": lambda one: one.consume_arrow(timeout=0),
     "consumer_group_metadata": lambda one: one.consumer_group_metadata(),
     "enforce_rebalance": lambda one: one.enforce_rebalance("a test"),
+    "end_offsets": lambda one: one.end_offsets([row(0)]),
     "generation": lambda one: one.generation(),
     "health": lambda one: one.health(),
     "get_watermark_offsets": lambda one: one.get_watermark_offsets(row(0), 10),
     "incremental_assign": lambda one: one.incremental_assign([row(1, 0)]),
     "incremental_unassign": lambda one: one.incremental_unassign([row(0)]),
+    "incremental_unassign of others": lambda one: one.incremental_unassign([row(0, topic="other")]),
+    "lag": lambda one: one.lag(10),
     "list_topics": lambda one: one.list_topics(timeout=10),
     "memberid": lambda one: one.memberid(),
     "metrics": lambda one: one.metrics(),
+    "offsets_for_times": lambda one: one.offsets_for_times([row(0, 0)], 10),
     "pause": lambda one: one.pause([row(0)]),
     "paused": lambda one: one.paused(),
     "poll": lambda one: one.poll(0),
     "position": lambda one: one.position([row(0)]),
+    "process": process_nothing,
     "report_handlers": lambda one: one.report_handlers(dict),
     "resume": lambda one: one.resume([row(0)]),
     "seek": lambda one: one.seek(row(0, 1)),
     "seek unassigned": lambda one: one.seek(row(0, 1, "other")),
     "seek_to_beginning": lambda one: one.seek_to_beginning(row(0)),
+    "seek_to_end": lambda one: one.seek_to_end(),
+    "set_sasl_credentials": lambda one: one.set_sasl_credentials("user", "password"),
     "store_offsets": lambda one: one.store_offsets(offsets=[row(0, 1)]),
     "store_offsets of nothing": lambda one: one.store_offsets(),
     "subscribe": lambda one: one.subscribe(["orders"]),
+    "subscribe to a text": lambda one: one.subscribe("orders"),
     "subscription": lambda one: one.subscription(),
+    "track_records": lambda one: one.track_records(NeverFinished()),
     "unassign": lambda one: one.unassign(),
     "unsubscribe": lambda one: one.unsubscribe(),
 }
@@ -82,8 +123,33 @@ def settings(kafka: EmbeddedKafka) -> dict[str, Any]:
     }
 
 
-def shown(value: object) -> Outcome:
-    return "None" if value is None else "returns"
+def shown(value: Any) -> Outcome:
+    """Return a value without what differs from group to group."""
+    match value:
+        case None | bool() | int():
+            return repr(value)
+        case confluent.TopicPartition():
+            return f"{value.topic}[{value.partition}]@{value.offset}" + (
+                "" if value.error is None else f" {value.error.name()}"
+            )
+        case str():
+            return "a text" if value else "''"
+        case bytes():
+            return f"generation {struct.unpack_from('=i', value, len(b'CGMDv2:'))[0]}"
+        case list() | tuple():
+            return str(list(map(shown, value)))
+        case set() | frozenset():
+            return str(sorted(map(str, map(shown, value))))
+        case _:
+            return type(value).__name__.removeprefix("Blocking")
+
+
+def effects(one: Any) -> Iterator[Any]:
+    """Return what a call may have changed."""
+    yield one.assignment()
+    yield one.paused()
+    yield one.position([row(0)])
+    yield one.subscription()
 
 
 def raised(error: BaseException) -> Outcome:
@@ -91,7 +157,7 @@ def raised(error: BaseException) -> Outcome:
     return " ".join(filter(None, (type(error).__name__, code)))
 
 
-def outcome_of_blocking(kafka: EmbeddedKafka, state: str, call: Call) -> Outcome:
+def outcome_of_blocking(kafka: EmbeddedKafka, state: str, call: Call) -> tuple[Outcome, ...]:
     found: list[Outcome] = []
 
     def made() -> None:
@@ -105,7 +171,7 @@ def outcome_of_blocking(kafka: EmbeddedKafka, state: str, call: Call) -> Outcome
         if state == "inside on_assign":
             one.subscribe(["orders"], on_assign=lambda *_: made() if not found else None)
             eventually(lambda: found, step=lambda: one.poll(0.01))
-            return found[0]
+            return tuple(found)
         if state == "subscribed":
             one.subscribe(["orders"])
             eventually(one.assignment, step=lambda: one.poll(0.01))
@@ -114,12 +180,14 @@ def outcome_of_blocking(kafka: EmbeddedKafka, state: str, call: Call) -> Outcome
         elif state == "closed":
             one.close()
         made()
-        return found[0]
+        if state != "closed" and call is not CALLS["close"]:
+            found.extend(map(shown, effects(one)))
+        return tuple(found)
     finally:
         one.close()
 
 
-async def outcome_of_asyncio(kafka: EmbeddedKafka, state: str, call: Call) -> Outcome:
+async def outcome_of_asyncio(kafka: EmbeddedKafka, state: str, call: Call) -> tuple[Outcome, ...]:
     found: list[Outcome] = []
 
     async def made(*_: object) -> None:
@@ -136,7 +204,7 @@ async def outcome_of_asyncio(kafka: EmbeddedKafka, state: str, call: Call) -> Ou
         if state == "inside on_assign":
             await one.subscribe(["orders"], on_assign=made)
             await eventually_async(lambda: found, step=lambda: one.poll(0.01))
-            return found[0]
+            return tuple(found)
         if state == "subscribed":
             await one.subscribe(["orders"])
             await eventually_async(one.assignment, step=lambda: one.poll(0.01))
@@ -145,29 +213,67 @@ async def outcome_of_asyncio(kafka: EmbeddedKafka, state: str, call: Call) -> Ou
         elif state == "closed":
             await one.close()
         await made()
-        return found[0]
+        if state != "closed" and call is not CALLS["close"]:
+            found.extend([shown(await value if inspect.isawaitable(value) else value) for value in effects(one)])
+        return tuple(found)
     finally:
         await one.close()
 
 
+def table(name: str, row_pattern: str) -> list[tuple[str, ...]]:
+    """Return the rows of a table of the documentation."""
+    page = (Path(__file__).parents[2] / "docs" / "asyncio.md").read_text()
+    _, found, rest = page.partition(f"<!-- {name} -->")
+    assert found, name
+    return re.findall(rf"^\| {row_pattern}", rest.partition("<!-- end -->")[0], re.MULTILINE)
+
+
 def differences() -> dict[tuple[str, str], tuple[Outcome, Outcome]]:
     """Return the table of the documentation: (state, call) -> the outcomes."""
-    page = (Path(__file__).parents[2] / "docs" / "asyncio.md").read_text()
-    _, _, table = page.partition("<!-- both consumers -->")
-    rows = re.findall(r"^\| (.+?) \| `(.+?)` \| (.+?) \| (.+?) \| .+ \|$", table.partition("<!-- end -->")[0], re.MULTILINE)
+    rows = table("both consumers", r"(.+?) \| `(.+?)` \| (.+?) \| (.+?) \| .+ \|$")
     return {(state, call): (blocking, other) for states, call, blocking, other in rows for state in states.split(", ")}
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_the_same_call_in_the_same_state_has_the_same_outcome(kafka: EmbeddedKafka, state: str) -> None:
-    async def all_of_asyncio() -> dict[str, Outcome]:
+    async def all_of_asyncio() -> dict[str, tuple[Outcome, ...]]:
         async with asyncio.timeout(DEADLINE_S):
             return {name: await outcome_of_asyncio(kafka, state, call) for name, call in CALLS.items()}
 
     there = asyncio.run(all_of_asyncio())
     here = {name: outcome_of_blocking(kafka, state, call) for name, call in CALLS.items()}
-    found = {name: (here[name], there[name]) for name in CALLS if here[name] != there[name]}
-    assert found == {call: both for (where, call), both in differences().items() if where == state}
+    expected = {call: both for (where, call), both in differences().items() if where == state}
+    # A call that only one consumer accepts has an effect in that one alone.
+    found = {
+        name: (here[name][0], there[name][0]) if name in expected else (here[name], there[name])
+        for name in CALLS
+        if here[name] != there[name]
+    }
+    assert found == expected
+
+
+def public_methods(kind: type[Any]) -> set[str]:
+    own = [each for each in kind.__mro__ if each.__module__.startswith("consumer_coord")]
+    return {name for each in own for name in vars(each) if not name.startswith("_")}
+
+
+def parameters(kind: type[Any], method: str) -> dict[str, object]:
+    of_method = list(inspect.signature(getattr(kind, method)).parameters.values())[1:]
+    return {one.name: (one.default, one.kind) for one in of_method}
+
+
+def test_every_public_method_is_a_method_of_both_consumers_with_the_same_parameters() -> None:
+    blocking, other = public_methods(GroupConsumer), public_methods(AsyncGroupConsumer)
+    different = {
+        (name, parameter)
+        for name in blocking & other
+        for here, there in [(parameters(GroupConsumer, name), parameters(AsyncGroupConsumer, name))]
+        for parameter in here.keys() | there.keys()
+        if here.get(parameter) != there.get(parameter)
+    }
+    alone = {(name, "") for name in blocking ^ other}
+    assert alone | different == {(call, parameter) for call, parameter in table("parameters", r"`(.+?)` \| (?:`(.+?)`)? ?\|")}
+    assert {name.partition(" ")[0] for name in CALLS} == blocking & other
 
 
 @pytest.mark.parametrize("value", ["yes", "on", None, 2])

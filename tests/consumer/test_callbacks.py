@@ -145,8 +145,8 @@ def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest
         assignment = state
         application = Timed()
 
-        def let_go(self, partitions: Any) -> None:
-            state.let_go(partitions)
+        def release(self, partitions: Any) -> None:
+            state.release(partitions)
 
     class Raises(Holder):
         """An application whose methods raise."""
@@ -465,7 +465,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         ),
         config=CoordinatorConfig(group_id="g"),
         cluster=SimpleNamespace(metadata=Metadata()),
-        let_go=state.let_go,
+        release=state.release,
         look_up=start,
     )
     home: Any = SimpleNamespace(now=lambda: 0.0, wait_idle=nothing, abandoned=list)

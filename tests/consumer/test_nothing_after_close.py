@@ -35,7 +35,7 @@ class Requests:
         self.names: list[str] = []
         self._last_s = time.monotonic()
         self._refused = refused
-        kafka.watch(self._see)
+        kafka.add_request_hook(self._see)
 
     def _see(self, broker: int, request: Request) -> Fault | None:
         name = type(request.message).__name__.removesuffix("Request")

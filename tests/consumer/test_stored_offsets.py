@@ -109,7 +109,7 @@ def test_a_worker_stores_during_the_last_commit(kafka: EmbeddedKafka, protocol: 
             stored.set()
         return True
 
-    kafka.add_fault("OffsetCommit", Fault(until=commit_arrived), times=1)
+    kafka.add_fault("OffsetCommit", Fault(wait_until=commit_arrived), times=1)
     getattr(one, ending)()
     one.close()
     assert stored.is_set()

@@ -231,7 +231,7 @@ def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke
             looks.append(True)
         return len(looks) > 5
 
-    kafka.add_fault("OffsetCommit", Fault(until=answers))
+    kafka.add_fault("OffsetCommit", Fault(wait_until=answers))
     with consumer(kafka, auto_commit_interval_ms=50) as one:
         found: list[bool] = []
         one.subscribe(["orders"], on_revoke=lambda *_: found.append(len(looks) > 5))
@@ -311,7 +311,7 @@ def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_ag
         revoked.extend(each.partition for each in rows)
         refusing.clear()
 
-    kafka.watch(refuse)
+    kafka.add_request_hook(refuse)
     settings: dict[str, Any] = {"default_api_timeout_ms": 500, "auto_commit_interval_ms": 0}
     with consumer(kafka, **settings) as one, consumer(kafka) as two:
         one.subscribe(["orders"], on_revoke=on_revoke)

@@ -107,9 +107,9 @@ def test_the_probes_of_the_manifest_tell_a_frozen_broker_from_a_healthy_consumer
     frozen: list[bool] = []
 
     def fault(_: int, request: Request) -> Fault | None:
-        return Fault(until=lambda: not frozen) if frozen and isinstance(request.message, FetchRequest) else None
+        return Fault(wait_until=lambda: not frozen) if frozen and isinstance(request.message, FetchRequest) else None
 
-    kafka.watch(fault)
+    kafka.add_request_hook(fault)
     eventually(lambda: pod.output.read_text().count("orders ") == 10, "the orders", shows=pod.output.read_text)
 
     def ready() -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from consumer_coord.broker import ClientConnection
+from consumer_coord.broker.kafka_apis import ClientConnection
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, LogEnd
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

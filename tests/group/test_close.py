@@ -82,7 +82,7 @@ async def test_close_may_leave_the_member_in_the_group() -> None:
     one = new_member(brokers)
     await one.join()
     await one.stop()
-    await one.coordinator.close(leave=False)
+    await one.coordinator.close(leave_group=False)
     await one.coordinator.close()
     assert not brokers.all(LeaveGroupRequest)
     with pytest.raises(ClosedError):
@@ -100,6 +100,18 @@ async def test_a_static_member_does_not_leave_when_it_closes() -> None:
     await one.join()
     await one.close(1_000)
     assert not brokers.all(LeaveGroupRequest)
+
+
+@in_virtual_time
+async def test_a_static_member_that_is_asked_to_leaves_by_its_instance_id() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers, group_instance_id="till-1")
+    await one.join()
+    await one.stop()
+    await one.coordinator.close(1_000, leave_group=True)
+    members = brokers.last(LeaveGroupRequest).members
+    assert [(identity.member_id, identity.group_instance_id) for identity in members] == [("till-1-1", "till-1")]
+    await one.cluster.close()
 
 
 @pytest.mark.behaviour(94)
@@ -252,7 +264,7 @@ async def test_a_member_that_subscribes_again_acquires_nothing_of_its_former_mem
         brokers.answer(OffsetCommitRequest, held_until(left))
         commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
         await eventually_async(lambda: brokers.all(OffsetCommitRequest))
-        one.coordinator.let_go(one.held)
+        one.coordinator.release(one.held)
         leaving = asyncio.create_task(one.coordinator.unsubscribe())
         await pause(10)
         one.coordinator.subscribe(["t"])

@@ -204,7 +204,7 @@ async def test_a_ticket_after_close_fails() -> None:
     one = new_member(brokers)
     await one.join()
     await one.stop()
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await one.coordinator.close(5_000)
     for late in (ticket(one, {T0: 1}), ticket(one, {T0: 2})):
         one.coordinator.commits.submit(late)

@@ -137,7 +137,7 @@ async def test_close_waits_for_commits_that_are_under_way() -> None:
     await one.join()
     await one.stop()
     commit = one.coordinator.start_commit(at("t", 0, 7), timeout_ms=9_000)
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await one.coordinator.close(5_000)
     assert commit.result() == {T0: None}
     assert brokers.kinds()[-2:] == ["OffsetCommit", "LeaveGroup"]

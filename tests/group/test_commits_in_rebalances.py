@@ -50,7 +50,7 @@ async def _end(*members: TestMember) -> None:
     for each in members:
         assert not each.errors
         await each.stop()
-        each.coordinator.let_go(each.held)
+        each.coordinator.release(each.held)
         await each.coordinator.close(1_000)
         await each.cluster.close()
 
@@ -152,7 +152,7 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
         await pause(5)
         one.coordinator.enforce_rebalance()
         await eventually_async(lambda: one.coordinator.assignment.to_revoke)
-        one.coordinator.let_go(parts("t", 1))  # the application stops reading the partition without a rebalance
+        one.coordinator.release(parts("t", 1))  # the application stops reading the partition without a rebalance
         joined.set()
         result = await commit
         assert result[T0] is None
@@ -209,7 +209,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         commit = one.coordinator.start_commit(at("t", 1, 5), timeout_ms=20_000)
         await pause(5)
         joins = len(brokers.all(JoinGroupRequest))
-        one.coordinator.let_go([T1])
+        one.coordinator.release([T1])
         await pause(1_000)
         assert len(brokers.all(JoinGroupRequest)) == joins
         go.set()

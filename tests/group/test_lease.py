@@ -234,7 +234,7 @@ async def test_who_unsubscribes_needs_no_lease() -> None:
     async with member(brokers, COOPERATIVE) as one:
         await one.join()
         await one.stop()
-        one.coordinator.let_go(one.held)
+        one.coordinator.release(one.held)
         await one.coordinator.unsubscribe()
         assert one.coordinator.lease.until == math.inf, "assign() needs no group"
 

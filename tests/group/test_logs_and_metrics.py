@@ -70,7 +70,7 @@ def test_only_a_loss_of_partitions_against_ones_will_is_a_warning(
             await one.join()
             await one.stop()
             if not holds:
-                one.coordinator.let_go(one.held)
+                one.coordinator.release(one.held)
             if refused:
                 brokers.answer(OffsetCommitRequest, codes.UNKNOWN_MEMBER_ID)
                 await one.coordinator.commit(at("t", 0, 5))

@@ -41,11 +41,11 @@ class Frozen:
 
     def __init__(self, kafka: EmbeddedKafka) -> None:
         self.on = False
-        kafka.watch(self._fault)
+        kafka.add_request_hook(self._fault)
 
     def _fault(self, _: int, request: Request) -> Fault | None:
         asks_a_leader = isinstance(request.message, FetchRequest | ListOffsetsRequest)
-        return Fault(until=lambda: not self.on) if self.on and asks_a_leader else None
+        return Fault(wait_until=lambda: not self.on) if self.on and asks_a_leader else None
 
 
 def of(health: Health, number: int) -> PartitionHealth | None:
@@ -214,7 +214,7 @@ def test_an_own_fetch_asks_nothing_of_brokers_for_its_health(kafka: EmbeddedKafk
             if isinstance(request.message, ListOffsetsRequest):
                 asked.append(request.api_key)
 
-        kafka.watch(hear)
+        kafka.add_request_hook(hear)
         for _ in range(50):
             one.health()
         assert not asked

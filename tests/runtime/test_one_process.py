@@ -147,7 +147,7 @@ def test_ctrl_c_while_each_step_waits_leaves_a_usable_consumer(kafka: EmbeddedKa
         asked.clear()
         answered.clear()
         # librdkafka looks up the coordinator, too.
-        kafka.add_fault(name, Fault(until=hold), times=2 if name == "FindCoordinator" else 1)
+        kafka.add_fault(name, Fault(wait_until=hold), times=2 if name == "FindCoordinator" else 1)
 
     with consumer(kafka) as one:
 

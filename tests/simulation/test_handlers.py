@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 import pytest
 
-from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.environment import Environment
-from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation import loop as virtual
-from consumer_coord.simulation.brokers import SimulatedCluster
-from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.drawing import draw_scenario, with_process, with_protocol
-from consumer_coord.simulation.handlers import LETTERS, HandlerRules
-from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
+from consumer_coord.simulation.handlers import LETTERS, LETTERS_PRODUCER, HandlerRules
 from consumer_coord.simulation.play import play
-from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.producer import SimulatedProducer
+from tests.support.simulation.small_cluster import SmallCluster, simulated
 
 
 @pytest.mark.parametrize(("order", "protocol"), [("key", "classic"), ("partition", "consumer"), ("none", "classic")])
@@ -44,27 +35,9 @@ def test_without_a_switch_nothing_is_processed() -> None:
     assert orders == {"key", "partition", "none"}
 
 
-class Broker:
-    """A simulated broker with the topic of letters, and a process with a client."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, virtual.VirtualTimeLoop)
-        self.network = SimulatedNetwork(loop, Random(1), NetworkConfig())
-        self.rules = HandlerRules("key", lambda _: None)
-        self.cluster = SimulatedCluster(
-            loop, self.network, Random(2), config=BrokerConfig(), brokers=1, topics={}, handlers=self.rules
-        )
-        self.cluster.start()
-        self.process = Process.on(loop, "client")
-        environment = Environment(self.network.connector(self.process), Random(3), lambda: 0, Inline())
-        self.client = ClusterClient(ClientConfig(bootstrap_servers=self.cluster.bootstrap), environment)
-
-    def letters(self) -> int:
-        """Return how many records the topic has."""
-        found = self.cluster.kafka.topics.partition(LETTERS, 0)
-        assert found is not None
-        return found.log.end_offset
+def _letters(small: SmallCluster) -> int:
+    """Return how many records the topic of letters has."""
+    return small.log(LETTERS).end_offset
 
 
 async def _until_known(producer: SimulatedProducer, outcomes: list[object], count: int) -> None:
@@ -74,67 +47,66 @@ async def _until_known(producer: SimulatedProducer, outcomes: list[object], coun
             producer.poll(0)
 
 
-def test_a_lost_response_does_not_double_a_record() -> None:
-    async def main() -> None:
-        broker = Broker()
-        outcomes: list[object] = []
+@simulated
+async def test_a_lost_response_does_not_double_a_record() -> None:
+    rules = HandlerRules("key", lambda _: None)
+    small = SmallCluster(rules=rules)
+    process = small.process("client")
+    outcomes: list[object] = []
 
-        async def program() -> None:
-            producer = SimulatedProducer(broker.client, LETTERS)
-            producer.produce(LETTERS, b"first", on_delivery=lambda error, _: outcomes.append(error))
-            await _until_known(producer, outcomes, 1)
-            # The broker appends the record, and its response is held back until the connection breaks.
-            host = broker.cluster.kafka.nodes[0].host
-            broker.network.block(host, "client")
-            producer.produce(
-                LETTERS,
-                b"second",
-                headers=[("why", "text"), ("none", None)],
-                on_delivery=lambda error, _: outcomes.append(error),
-            )
-            await asyncio.sleep(1.0)
-            assert broker.letters() == 2
-            assert producer.flush() == 1
-            broker.network.disconnect("client")
-            broker.network.unblock(host, "client")
-            await _until_known(producer, outcomes, 2)
-            assert outcomes == [None, None]
-            assert broker.letters() == 2
-            assert broker.rules.letters == {b"first", b"second"}
-            await producer.close()
-            await broker.client.close()
+    async def program() -> None:
+        client = small.client(process)
+        producer = SimulatedProducer(LETTERS_PRODUCER, client, topics=(LETTERS,))
+        producer.produce(LETTERS, b"first", on_delivery=lambda error, _: outcomes.append(error))
+        await _until_known(producer, outcomes, 1)
+        # The broker appends the record, and its response is held back until the connection breaks.
+        host = small.cluster.kafka.nodes[0].host
+        small.network.block(host, "client")
+        producer.produce(
+            LETTERS,
+            b"second",
+            headers=[("why", "text"), ("none", None)],
+            on_delivery=lambda error, _: outcomes.append(error),
+        )
+        await asyncio.sleep(1.0)
+        assert _letters(small) == 2
+        assert producer.flush() == 1
+        small.network.disconnect("client")
+        small.network.unblock(host, "client")
+        await _until_known(producer, outcomes, 2)
+        assert outcomes == [None, None]
+        assert _letters(small) == 2
+        assert rules.letters == {b"first", b"second"}
+        await producer.close()
+        await client.close()
 
-        await asyncio.wait({task := broker.process.create_task(program())})
-        task.result()
-        broker.cluster.close()
-
-    virtual.run(main(), max_time_s=600)
+    await small.run(process, program())
+    small.close()
 
 
-def test_a_broker_that_is_down_too_long_and_a_full_queue_are_errors() -> None:
-    async def main() -> None:
-        broker = Broker()
-        outcomes: list[object] = []
+@simulated
+async def test_a_broker_that_is_down_too_long_and_a_full_queue_are_errors() -> None:
+    small = SmallCluster(rules=HandlerRules("key", lambda _: None))
+    process = small.process("client")
+    outcomes: list[object] = []
 
-        async def program() -> None:
-            producer = SimulatedProducer(broker.client, LETTERS)
-            broker.cluster.stop_broker(0)
-            waiting = 20
-            for number in range(waiting):
-                producer.produce(LETTERS, b"%d" % number, on_delivery=lambda error, _: outcomes.append(error))
-            with pytest.raises(BufferError):
-                producer.produce(LETTERS, b"too many")
-            await asyncio.sleep(30.0)
-            assert producer.poll(0) == 5, "one batch has an outcome"
-            assert all(error is not None for error in outcomes)
-            broker.cluster.start_broker(0)
-            await _until_known(producer, outcomes, waiting)
-            assert broker.letters() == sum(error is None for error in outcomes)
-            await producer.close()
-            await broker.client.close()
+    async def program() -> None:
+        client = small.client(process)
+        producer = SimulatedProducer(LETTERS_PRODUCER, client, topics=(LETTERS,))
+        small.cluster.stop_broker(0)
+        waiting = 20
+        for number in range(waiting):
+            producer.produce(LETTERS, b"%d" % number, partition=0, on_delivery=lambda error, _: outcomes.append(error))
+        with pytest.raises(BufferError):
+            producer.produce(LETTERS, b"too many")
+        await asyncio.sleep(30.0)
+        assert producer.poll(0) == 5, "one batch has an outcome"
+        assert all(error is not None for error in outcomes)
+        small.cluster.start_broker(0)
+        await _until_known(producer, outcomes, waiting)
+        assert _letters(small) == sum(error is None for error in outcomes)
+        await producer.close()
+        await client.close()
 
-        await asyncio.wait({task := broker.process.create_task(program())})
-        task.result()
-        broker.cluster.close()
-
-    virtual.run(main(), max_time_s=600)
+    await small.run(process, program())
+    small.close()

@@ -136,19 +136,19 @@ def unknown_is_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def unproven_commits(patch: pytest.MonkeyPatch) -> None:
     """What the checkpoint proves finished is not committed after the membership was lost."""
-    take_up = Ledger.take_up
+    accept = Ledger.accept
 
     def forget(self: Ledger, partition: TopicPartition, holding: Holding) -> Ledger:
-        return take_up(self, partition, attrs.evolve(holding, confirmed=NONE))
+        return accept(self, partition, attrs.evolve(holding, confirmed=NONE))
 
-    patch.setattr(Ledger, "take_up", forget)
+    patch.setattr(Ledger, "accept", forget)
 
 
 def replays_go_further(patch: pytest.MonkeyPatch) -> None:
     """A batch that runs again also has what was written since."""
 
     async def replay(self: Query, end: Offsets) -> Offsets:
-        self.core.application.polled()
+        self.core.application.record_poll()
         further: Mapping[str, Any] = {
             topic: attrs.evolve(part, spans={one: attrs.evolve(span, end=span.end + 1) for one, span in part.spans.items()})
             for topic, part in end.topics.items()

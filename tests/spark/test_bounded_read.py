@@ -87,7 +87,7 @@ def test_everything_is_read_and_nothing_is_asked_about_a_group(kafka: EmbeddedKa
         asked.add(request.api_key)
         return None
 
-    kafka.watch(note)
+    kafka.add_request_hook(note)
     assert read(options) == [(partition, offset) for partition in (0, 1) for offset in range(RECORDS)]
     assert LIST_OFFSETS in asked
     assert not asked & ABOUT_GROUPS

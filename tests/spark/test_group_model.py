@@ -137,7 +137,7 @@ class GroupModel(RuleBasedStateMachine):
                 position = max(committed, query.ledger.end(partition, ID) or 0)
                 query.ownership[partition] = self.epoch[partition]
                 held = Holding(ID, self.epoch[partition], position, committed, confirmed=position)
-                query.ledger = query.ledger.take_up(partition, held)
+                query.ledger = query.ledger.accept(partition, held)
 
     def is_in_force(self, number: int, partition: TopicPartition) -> bool:
         return self.owner[partition] == number and self.queries[number].ownership.get(partition) == self.epoch[partition]

@@ -212,7 +212,7 @@ def test_available_now_waits_for_a_partition_that_a_slow_member_hands_over(
     fill(kafka, "orders-a", 20)
     runs.append(query := run(kafka.bootstrap_servers, options, now=True))
     together(runs, lambda: "the group has not assigned " in str(query.membership.status.problem), "word of it")
-    together(runs, lambda: bool(slow.membership.open().change().revoked), "the request to revoke")
+    together(runs, lambda: bool(slow.membership.open().pending_change().revoked), "the request to revoke")
     slow.going.set()
     assert query.finish().count("orders-a") == 10
     together(runs, lambda: slow.count("orders-a") >= 10, "the other query's own partition")

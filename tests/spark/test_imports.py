@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from consumer_coord.spark.requirements import MODULES, check, check_python
 
 PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.query_membership")
@@ -74,14 +74,14 @@ def test_another_python_for_the_workers_is_told_at_register(tmp_path: Path, answ
 
 def test_a_python_that_has_everything_or_is_elsewhere_is_no_mistake(tmp_path: Path) -> None:
     check_python(sys.executable)
-    check_python(fast_python(str(tmp_path)))
+    check_python(write_python_launcher(str(tmp_path)))
     check_python(str(tmp_path / "on-the-executors-alone"))
 
 
 def run_with_launcher(tmp_path: Path, path: str, *arguments: str, **more: str) -> list[str]:
     code = "import os; print(os.environ['PYTHONPATH'], os.environ.get('OPENBLAS_NUM_THREADS'), sep='\\n')"
     environment = {**os.environ, "PYTHONPATH": path, **more}
-    command = [fast_python(str(tmp_path)), "-c", code, *arguments]
+    command = [write_python_launcher(str(tmp_path)), "-c", code, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=True).stdout.splitlines()
 
 
@@ -100,7 +100,7 @@ def test_a_planner_starts_no_threads_for_arithmetic(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_forked_worker_has_the_modules_and_no_thread_of_the_daemon(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
-    command = [fast_python(str(tmp_path)), "-m", "pyspark.daemon", "pyspark.worker"]
+    command = [write_python_launcher(str(tmp_path)), "-m", "pyspark.daemon", "pyspark.worker"]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

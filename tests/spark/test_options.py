@@ -129,16 +129,16 @@ def test_durations_are_sparks() -> None:
         ({"kafka.value.deserializer": "x"}, "values are bytes"),
         ({"kafka.max.poll.records": "5"}, "use maxOffsetsPerTrigger"),
         ({"useDeprecatedOffsetFetching": "true"}, "remove this option"),
-        ({"secret.packer": "a:b", "packer": "c:d"}, "secret.packer and packer contradict each other"),
+        ({"secret.taskSplitter": "a:b", "taskSplitter": "c:d"}, "secret.taskSplitter and taskSplitter have different values"),
         ({"kafka.session.timeout.ms": "soon"}, "session.timeout.ms='soon'"),
         ({"assignor": "cooperative-stiky"}, "cooperative-sticky"),
         ({"assignor": "no.such.module:Assignor"}, "no.such.module:Assignor"),
-        ({"assignor": "range"}, "allowEager=true"),
+        ({"assignor": "range"}, "allowEagerAssignor=true"),
         ({"assignor": "by-value:AAAA"}, "cannot be loaded here"),
-        ({"packer": "nowhere"}, "packer='nowhere' must be module:function"),
-        ({"packer": "math:nothing"}, "packer='math:nothing' cannot be loaded"),
-        ({"packer": ":name"}, "packer=':name' cannot be loaded: ValueError"),
-        ({"packer": "math:pi"}, "which is not a function"),
+        ({"taskSplitter": "nowhere"}, "taskSplitter='nowhere' must be module:function"),
+        ({"taskSplitter": "math:nothing"}, "taskSplitter='math:nothing' cannot be loaded"),
+        ({"taskSplitter": ":name"}, "taskSplitter=':name' cannot be loaded: ValueError"),
+        ({"taskSplitter": "math:pi"}, "which is not a function"),
         ({"asyncProgressTrackingEnabled": "true"}, "only after Spark has finished"),
     ],
 )
@@ -166,7 +166,7 @@ def test_an_unknown_kafka_setting_is_an_error_at_load() -> None:
 
 
 def test_an_eager_assignor_is_taken_when_asked_for() -> None:
-    assert parse_options({**BASE, "assignor": "range", "allowEager": "true"}).allow_eager
+    assert parse_options({**BASE, "assignor": "range", "allowEagerAssignor": "true"}).allow_eager_assignor
 
 
 class EverythingToTheFirst(Assignor):
@@ -188,7 +188,7 @@ _ELSEWHERE = """
 import sys
 from assignors import Cluster, Member
 from consumer_coord.spark.user_code import load_assignors
-(assignor,) = load_assignors(sys.argv[1], allow_eager=False)
+(assignor,) = load_assignors(sys.argv[1], allow_eager_assignor=False)
 assert "tests" not in sys.modules
 print(assignor.name, assignor.assign(Cluster({"orders": 2}), {"a": Member(["orders"]), "b": Member(["orders"])}))
 """
@@ -278,7 +278,7 @@ def test_a_callback_by_value_may_hold_secrets_and_is_hidden() -> None:
         parse_options({**BASE, **protocol, "kafka.oauth_cb": by_value(token)})
     assert "oauth_cb" in parse_options({**BASE, **protocol, "secret.kafka.oauth_cb": by_value(token)}).settings
     with pytest.raises(ConfigurationError, match="names an object of type str, which is not a function"):
-        parse_options({**BASE, "packer": "string:digits"})
+        parse_options({**BASE, "taskSplitter": "string:digits"})
 
 
 def test_a_table_hands_over_its_options_with_a_prefix() -> None:

@@ -33,8 +33,8 @@ class Planner:
     def __init__(self, name: str) -> None:
         self.ledger = Ledger(name)
 
-    def take_up(self, partition: TopicPartition, holding: Holding) -> None:
-        self.ledger = self.ledger.take_up(partition, holding)
+    def accept(self, partition: TopicPartition, holding: Holding) -> None:
+        self.ledger = self.ledger.accept(partition, holding)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         self.ledger = self.ledger.release(partitions)
@@ -86,15 +86,15 @@ def committable(planner: Planner) -> dict[TopicPartition, int]:
 
 def test_a_batch_holds_what_is_new_and_names_what_is_held() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
-    planner.take_up(P1, holding(20))
+    planner.accept(P0, holding(10))
+    planner.accept(P1, holding(20))
     first = plan_batch(planner, START, {P0: 15, P1: 20})
     assert spans(first) == {0: (10, 15), 1: (20, 20)}
 
 
 def test_without_news_there_is_no_batch() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     planner.confirm(first)
@@ -103,7 +103,7 @@ def test_without_news_there_is_no_batch() -> None:
 
 def test_a_changed_share_makes_a_batch_without_data() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     planner.confirm(first)
@@ -113,7 +113,7 @@ def test_a_changed_share_makes_a_batch_without_data() -> None:
 
 def test_nothing_is_committed_before_spark_has_finished_it() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     assert committable(planner) == {}
@@ -128,18 +128,18 @@ def test_nothing_is_committed_before_spark_has_finished_it() -> None:
 def test_a_range_is_not_committed_under_a_later_ownership() -> None:
     """A partition was lost and received again. Another member may have read further, so a commit would set the group back."""
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     planner.drop([P0])
-    planner.take_up(P0, holding(30, ownership=2))
+    planner.accept(P0, holding(30, ownership=2))
     planner.confirm(first)
     assert committable(planner) == {}
 
 
 def test_a_commit_never_goes_back() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10, committed=40))
+    planner.accept(P0, holding(10, committed=40))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     planner.confirm(first)
@@ -148,7 +148,7 @@ def test_a_commit_never_goes_back() -> None:
 
 def test_a_restarted_planner_knows_where_its_checkpoint_ends() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     checkpoint = plan_batch(planner, START, {P0: 15})
     assert checkpoint is not None
     restarted = Planner("billing")
@@ -161,7 +161,7 @@ def test_a_restarted_planner_knows_where_its_checkpoint_ends() -> None:
 def test_what_the_checkpoint_proves_finished_is_committed_at_once() -> None:
     """After a restart or a lost membership: a batch of the former membership has read the records in between."""
     planner = Planner("billing")
-    planner.take_up(P0, Holding(ID, 1, 15, 10, confirmed=15))
+    planner.accept(P0, Holding(ID, 1, 15, 10, confirmed=15))
     assert committable(planner) == {P0: 15}
     planner.committed(P0, PlannedCommit(15, 1, ID))
     assert committable(planner) == {}
@@ -169,8 +169,8 @@ def test_what_the_checkpoint_proves_finished_is_committed_at_once() -> None:
 
 def test_a_start_is_committed_before_a_batch_reads_the_partition() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, Holding(ID, 1, 0, NONE))
-    planner.take_up(P1, holding(10))
+    planner.accept(P0, Holding(ID, 1, 0, NONE))
+    planner.accept(P1, holding(10))
     assert committable(planner) == {P0: 0}
     assert spans(plan_batch(planner, START, {P0: 5, P1: 12})) == {1: (10, 12)}
     planner.committed(P0, PlannedCommit(0, 1, ID))
@@ -179,7 +179,7 @@ def test_a_start_is_committed_before_a_batch_reads_the_partition() -> None:
 
 def test_a_checkpoint_says_nothing_about_a_topic_made_again() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     checkpoint = plan_batch(planner, START, {P0: 15})
     assert checkpoint is not None
     restarted = Planner("billing")
@@ -190,11 +190,11 @@ def test_a_checkpoint_says_nothing_about_a_topic_made_again() -> None:
 def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
     """The same partition name, held without a break, and another topic since the batch was planned."""
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     late = PlannedCommit(15, 1, ID)
-    planner.take_up(P0, holding(0, topic_id=NEW_ID))
+    planner.accept(P0, holding(0, topic_id=NEW_ID))
     planner.confirm(first)
     assert committable(planner) == {}
     planner.committed(P0, late)
@@ -211,16 +211,16 @@ def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
 
 def test_a_batch_never_mixes_two_topics_of_one_name() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
-    planner.take_up(P1, holding(0, topic_id=NEW_ID))
+    planner.accept(P0, holding(10))
+    planner.accept(P1, holding(0, topic_id=NEW_ID))
     assert isinstance(planner.answer(START, {P0: 15, P1: 5}), Unknown)
-    planner.take_up(P0, holding(0, topic_id=NEW_ID))
+    planner.accept(P0, holding(0, topic_id=NEW_ID))
     assert spans(plan_batch(planner, START, {P0: 15, P1: 5})) == {0: (0, 15), 1: (0, 5)}
 
 
 def test_what_spark_did_not_run_is_planned_again() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     first = plan_batch(planner, START, {P0: 15})
     assert first is not None
     planner.confirm(START)
@@ -231,15 +231,15 @@ def test_what_spark_did_not_run_is_planned_again() -> None:
 def test_a_limit_is_shared_in_proportion_and_never_passed() -> None:
     planner = Planner("billing")
     for partition in (P0, P1, P2):
-        planner.take_up(partition, holding())
+        planner.accept(partition, holding())
     limited = plan_batch(planner, START, {P0: 600, P1: 300, P2: 100}, Limits(max_offsets=100))
     assert spans(limited) == {0: (0, 60), 1: (0, 30), 2: (0, 10)}
 
 
 def test_nobody_starves_beside_a_huge_partition() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding())
-    planner.take_up(P1, holding())
+    planner.accept(P0, holding())
+    planner.accept(P1, holding())
     start: Offsets | None = START
     for _ in range(3):
         assert start is not None
@@ -251,7 +251,7 @@ def test_nobody_starves_beside_a_huge_partition() -> None:
 def test_too_little_waits_for_more_or_for_the_delay() -> None:
     limits = Limits(min_offsets=100, max_delay_ms=1_000)
     planner = Planner("billing")
-    planner.take_up(P0, holding())
+    planner.accept(P0, holding())
     first = plan_batch(planner, START, {P0: 5}, limits, now_ms=0)
     assert spans(first) == {0: (0, 5)}, "the first batch does not wait"
     assert first is not None
@@ -262,7 +262,7 @@ def test_too_little_waits_for_more_or_for_the_delay() -> None:
 
 def test_a_partition_behind_its_position_has_no_data() -> None:
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
+    planner.accept(P0, holding(10))
     assert spans(plan_batch(planner, START, {P0: 4})) == {0: (10, 10)}
 
 
@@ -272,8 +272,8 @@ def test_a_partition_behind_its_position_has_no_data() -> None:
 def idle() -> tuple[Planner, Offsets]:
     """A planner that has read its two partitions to the end, and the end of its last batch."""
     planner = Planner("billing")
-    planner.take_up(P0, holding(10))
-    planner.take_up(P1, holding(20))
+    planner.accept(P0, holding(10))
+    planner.accept(P1, holding(20))
     end = plan_batch(planner, START, {P0: 15, P1: 20})
     assert end is not None
     planner.confirm(end)
@@ -304,7 +304,7 @@ def test_the_only_batch_of_a_run_waits_for_everything() -> None:
 
 def test_a_changed_share_is_recorded_only_when_all_is_known() -> None:
     planner, end = idle()
-    planner.take_up(P2, holding(5))
+    planner.accept(P2, holding(5))
     assert isinstance(planner.answer(end, {P0: 15, P1: 20}), Unknown)
     assert isinstance(planner.answer(end, {P0: 15, P1: 20, P2: 5}), Batch)
 
@@ -319,7 +319,7 @@ def view(count: int = 3, topic_id: uuid.UUID = ID) -> View:
 def test_a_run_reads_up_to_its_targets_and_nothing_of_newer_partitions() -> None:
     planner, end = idle()
     planner.ledger = planner.ledger.promise({P0: 17, P1: 20}, view())
-    planner.take_up(P2, holding(0))
+    planner.accept(P2, holding(0))
     batch = plan_batch(planner, end, {P0: 30, P1: 30, P2: 30})
     assert spans(batch) == {0: (15, 17), 1: (20, 20), 2: (0, 0)}
     assert batch is not None
@@ -339,7 +339,7 @@ def test_a_checkpoint_promises_what_is_subscribed() -> None:
     promised = Ledger("billing").finish(end, {"orders"})
     assert promised.open == {Key(P0, ID), Key(P1, ID)}
     assert Ledger("billing").finish(end, set()).open == frozenset()
-    taken = promised.take_up(P0, holding(15))
+    taken = promised.accept(P0, holding(15))
     assert taken.open == {Key(P1, ID)}
     assert taken.seen(taken.open).open == frozenset()
 
@@ -349,7 +349,7 @@ def test_the_checkpoint_of_a_deleted_topic_ends_no_promise_about_the_new_one() -
     planner, end = idle()
     fresh = Ledger("billing").promise({P0: 9}, view(topic_id=NEW_ID)).finish(end, {"orders"})
     assert fresh.targets == {P0: 9}
-    planner.ledger = fresh.take_up(P0, holding(0, topic_id=NEW_ID))
+    planner.ledger = fresh.accept(P0, holding(0, topic_id=NEW_ID))
     batch = plan_batch(planner, end, {P0: 9})
     assert batch is not None
     planner.confirm(batch)
@@ -404,7 +404,7 @@ SIZES = st.dictionaries(st.sampled_from([P0, P1, P2]), st.integers(0, 10**9), mi
 def test_admission_is_exact(sizes: Mapping[TopicPartition, int], most: int) -> None:
     planner = Planner("billing")
     for partition in sizes:
-        planner.take_up(partition, holding())
+        planner.accept(partition, holding())
     planned = plan_batch(planner, START, sizes, Limits(max_offsets=most))
     assert planned is not None
     assert sum(span.end - span.start for _, span in planned.spans()) == min(most, sum(sizes.values()))
@@ -416,7 +416,7 @@ def test_admission_is_exact(sizes: Mapping[TopicPartition, int], most: int) -> N
 def test_any_recorded_batch_replays_as_the_same_tasks(sizes: Mapping[TopicPartition, int], cores: int) -> None:
     planner = Planner("billing")
     for partition in sizes:
-        planner.take_up(partition, holding())
+        planner.accept(partition, holding())
     planned = plan_batch(planner, START, sizes)
     assert planned is not None
     replayed = from_json(json.loads(json.dumps(planned.to_json())), "billing")

@@ -16,7 +16,7 @@ BASE = {"kafka.bootstrap.servers": "localhost:9092", "group.id": "billing", "sub
 #: Option -> other options that it needs (a value), or excludes (None).
 BESIDE: dict[str, dict[str, str | None]] = {
     "subscribePattern": {"subscribe": None},
-    "allowEager": {"assignor": "range"},
+    "allowEagerAssignor": {"assignor": "range"},
     "startingOffsetsByTimestampStrategy": {"startingTimestamp": "1700000000000"},
     "maxTriggerDelay": {"minOffsetsPerTrigger": "1000"},
 }

@@ -72,7 +72,7 @@ def on_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
 
 
 def held(topic_id: uuid.UUID = OLD) -> Ledger:
-    return Ledger("billing").take_up(P0, Holding(topic_id, 1, 40, 40))
+    return Ledger("billing").accept(P0, Holding(topic_id, 1, 40, 40))
 
 
 async def settle(check: TopicCheck, ledger: Ledger, times: int = 1, reported: TopicIds | None = None) -> Ledger:

@@ -127,7 +127,7 @@ def test_nothing_is_sent_if_switched_off_or_without_a_subscription(
     pushes: bool, wanted: tuple[str, ...], kafka: EmbeddedKafka
 ) -> None:
     seen: list[str] = []
-    kafka.watch(lambda broker_id, request: seen.append(type(request.message).__name__))
+    kafka.add_request_hook(lambda broker_id, request: seen.append(type(request.message).__name__))
     kafka.subscribe_to_metrics(*wanted, interval_ms=200)
     consumers = [GroupConsumer(settings(kafka, **more)) for more in ({"group.id": "other"}, {"enable.metrics.push": pushes})]
 

@@ -253,16 +253,16 @@ class ClassicProtocol:
         await self.status.leave(reason, deadline)
         self._start()
 
-    async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave, and stop."""
+    async def close(self, deadline: Deadline, *, leave_group: bool | None) -> None:
+        """Finish commits, leave the group or stay in it, and stop."""
         status = self.status
         status.membership = status.membership.close()
         await self._stop_driver()
         self._context.signal.fire()
         await self.commits.close(deadline)
         self.offsets.close()
-        if leave:
-            await status.leave("the consumer is being closed", deadline)
+        if leave_group is not False:
+            await status.leave("the consumer is being closed", deadline, static_too=leave_group is True)
         status.membership = status.membership.close_completed()
         self.lease.close()
         self._context.peers.remove(self.session)

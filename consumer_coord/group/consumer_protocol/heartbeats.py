@@ -568,15 +568,18 @@ class ConsumerMember:
         await self._stop()
         await self._leave(reason, deadline)
 
-    async def close(self, deadline: Deadline, *, leave: bool) -> None:
-        """Finish commits, leave the group if ``leave`` is True, and stop."""
+    async def close(self, deadline: Deadline, *, leave_group: bool | None) -> None:
+        """Finish commits, leave the group or stay in it, and stop.
+
+        As in Java, a static member always says that it is away (epoch -2), unless it leaves for good.
+        """
         self._ending = True
         await self._stop()
         self._with.signal.fire()
         await self.commits.close(deadline)
         self.offsets.close()
-        if leave:
-            await self._leave("the consumer is being closed", deadline)
+        if leave_group is not False or self._with.config.group_instance_id is not None:
+            await self._leave("the consumer is being closed", deadline, for_good=leave_group is True)
         self.lease.close()
         self._peers.remove(self)
 
@@ -589,7 +592,7 @@ class ConsumerMember:
         await self._stop()
         await self._leave("the client crashed", Deadline.after(self._with.config.request_timeout_ms))
 
-    async def _leave(self, reason: str, deadline: Deadline) -> None:
+    async def _leave(self, reason: str, deadline: Deadline, *, for_good: bool = False) -> None:
         # If an earlier leave is still in progress, because its caller did not wait, let it finish instead of leaving twice.
         await self._with.signal.until(lambda: self._state is not State.LEAVING, deadline)
         if self._state in (State.UNSUBSCRIBED, State.LEAVING):
@@ -601,7 +604,7 @@ class ConsumerMember:
         if self._state is State.PREPARE_LEAVING:
             self._go(Event.REVOKED)
         try:
-            await self._send_leave_heartbeat(deadline, for_good=False)
+            await self._send_leave_heartbeat(deadline, for_good=for_good)
         finally:
             self._go(Event.LEFT)
             self._with.signal.fire()

@@ -14,6 +14,7 @@ import attrs
 
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.process.letters import Origin
+from consumer_coord.simulation.producer import Headers
 from consumer_coord.topic_partition import TopicPartition
 
 Key = tuple[TopicPartition, int]
@@ -155,9 +156,10 @@ class HandledRecords:
         for key in keys if process is not None else ():
             self.handlings.setdefault(key, []).append(Handling(str(process), began_s, self._clock()))
 
-    def produced(self, headers: Sequence[tuple[str, Any]]) -> None:
+    def produced(self, headers: Headers) -> None:
         """Remember the record that a dead letter names, if these are the headers of one."""
-        told = {name.removeprefix(_LETTER): value for name, value in headers if name.startswith(_LETTER)}
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        told = {name.removeprefix(_LETTER): value for name, value in pairs if name.startswith(_LETTER) and value is not None}
         if told.keys() >= {"topic", "partition", "offset"}:
             self.letters.add((TopicPartition(_text(told["topic"]), int(told["partition"])), int(told["offset"])))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pkgutil
+import sys
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
@@ -20,6 +22,7 @@ from consumer_coord.simulation.programs.faults import ProgramFaults
 from consumer_coord.simulation.programs.guard import Patches, current_process
 from consumer_coord.simulation.programs.handled import Commit, HandledRecords, LostRecord, RepeatedRecord
 from consumer_coord.simulation.programs.lives import Lives
+from consumer_coord.simulation.programs.producer import AsyncProgramProducer, ProgramProducer
 from consumer_coord.simulation.programs.spec import WRITTEN_MS, ProgramSpec
 from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition
@@ -95,6 +98,13 @@ class SimulatedWorld:
         )
         self._lives = Lives(self._kafka, spec.seed, self._note, self._records.troubles.append, self._fail)
         self._faults = ProgramFaults(self._kafka, self._lives, self._note, self._records.troubles.append)
+        producers: Mapping[tuple[str, str], object] = {
+            ("confluent_kafka", "Producer"): functools.partial(ProgramProducer, self._records.produced),
+            ("confluent_kafka.aio", "AIOProducer"): AsyncProgramProducer,
+        }
+        for (module, name), producer in producers.items():
+            if module in sys.modules:
+                patches.everywhere(sys.modules[module], name, producer)
         if handled is not None:
             owner, name, function = _named(handled)
             patches.set(owner, name, self._records.observed(function, self._who))
@@ -212,6 +222,13 @@ class SimulatedWorld:
 
         self._patches.set(owner, name, call)
         return service
+
+    def producer(self, settings: Mapping[str, Any] | None = None) -> AsyncProgramProducer:
+        """Return a producer for the test itself, with the methods of ``confluent_kafka.aio.AIOProducer``.
+
+        ``settings`` are confluent-kafka's; addresses need not be given. The program's own producers are simulated, too.
+        """
+        return AsyncProgramProducer({"bootstrap.servers": "simulated:9092", **(settings or {})})
 
     # -- what the decorator calls -------------------------------------------------------------------------------------
 

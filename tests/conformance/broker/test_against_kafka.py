@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerConfig
 from consumer_coord.broker.classic_group import GroupMetadata
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.java_hash import partition_for

@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerConfig, EmbeddedKafka
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group import membership
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage

@@ -17,8 +17,9 @@ import attrs
 import pytest
 from confluent_kafka import Producer
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig
 from consumer_coord.broker import record_batch as batches
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -85,7 +85,7 @@ def test_groups_survive_their_coordinator(modern: EmbeddedKafka, members: Member
     servers = modern.bootstrap_servers
     started = [members.start(client, "group", ["orders"], config=MODERN, bootstrap_servers=servers) for _ in range(2)]
     await_shared(started, TOPICS)
-    before = modern.coordinator_of("group")
+    before = modern.coordinator_id("group")
     assert before is not None
     modern.stop_broker(before)
     write(modern)

@@ -212,10 +212,10 @@ def test_groups_survive_their_coordinator(kafka3e: EmbeddedKafka, members: Membe
     write(kafka3e)
     started = [members.start(client, "group", ["orders"], bootstrap_servers=kafka3e.bootstrap_servers) for _ in range(2)]
     await_shared(started, TOPICS)
-    before = kafka3e.coordinator_of("group")
+    before = kafka3e.coordinator_id("group")
     assert before is not None
     kafka3e.stop_broker(before)
-    assert kafka3e.coordinator_of("group") not in (None, before)
+    assert kafka3e.coordinator_id("group") not in (None, before)
     write(kafka3e)
     started[0].wait_until(lambda: sum(one.total for one in started) >= 2 * RECORDS, "all records")
     kafka3e.start_broker(before)

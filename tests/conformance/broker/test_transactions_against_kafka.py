@@ -13,7 +13,8 @@ from random import Random
 import attrs
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.producers import ProducerStates
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.broker.transaction import Transaction

@@ -272,7 +272,7 @@ async def test_commit_heartbeat_and_leave_do_not_wait_behind_a_join() -> None:
     assert len(used) == 1, "the members of a process share one connection for these"
     for each in (one, other):
         await each.stop()
-        each.coordinator.let_go(each.held)
+        each.coordinator.release(each.held)
         await each.coordinator.close(100)
     await cluster.close()
 
@@ -345,7 +345,7 @@ def test_each_target_has_a_different_number() -> None:
     assert numbers == sorted(set(numbers))
     stale = state.change()
     state.publish(9, parts("t", 1))
-    assert state.take_up(stale) == frozenset(), "a change of a former target was applied"
+    assert state.accept(stale) == frozenset(), "a change of a former target was applied"
 
 
 def test_every_completed_rebalance_is_reported_once() -> None:
@@ -353,13 +353,13 @@ def test_every_completed_rebalance_is_reported_once() -> None:
     state.publish(1, parts("t", 0) | parts("u", 0))
     change = state.change()
     assert change.first
-    state.take_up(change)
+    state.accept(change)
     assert not state.change()
     state.publish(2, parts("t", 0) | parts("u", 0))
     change = state.change()
     assert change.first
     assert change == attrs.evolve(change, lost=frozenset(), revoked=frozenset(), added=frozenset())
-    state.take_up(change)
+    state.accept(change)
     state.narrow(frozenset({"u"}))
     change = state.change()
     assert change.revoked == parts("t", 0)
@@ -370,20 +370,20 @@ def test_an_offset_is_committable_until_the_group_is_notified_of_the_revocation(
     state = AssignmentState()
     zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
     state.publish(1, {zero, one})
-    state.take_up(state.change())
+    state.accept(state.change())
     first = state.ownerships([zero, one])
     assert state.ended(first) == frozenset()
-    state.let_go([zero])
+    state.release([zero])
     assert state.ended(first) == frozenset(), "released, and the group does not know yet"
     state.drop_revoked()
     assert state.ended(first) == {zero}
     state.lose()
     assert state.ended(first) == {zero, one}
     assert state.ended({one: None}) == {one}, "lost, and the application has not looked"
-    state.let_go([one])
+    state.release([one])
     assert state.ended({one: None}) == frozenset()
     state.publish(2, {zero, one})
-    state.take_up(state.change())
+    state.accept(state.change())
     assert state.ended(first) == {zero, one}, "a partition assigned again has a new ownership"
     assert state.ended(state.ownerships([zero, one])) == frozenset()
 

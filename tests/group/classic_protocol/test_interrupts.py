@@ -178,7 +178,7 @@ def test_a_close_cancelled_at_each_step_can_be_closed_again() -> None:
         one = new_member(brokers)
         await one.join()
         await one.stop()
-        one.coordinator.let_go(one.held)
+        one.coordinator.release(one.held)
         closing = asyncio.ensure_future(one.coordinator.close(1_000))
         await pause(after_ms)
         late = await _cancelled(closing)

@@ -94,11 +94,11 @@ class AnyOrder:
         self.one.coordinator.subscribe(self.random.choice((["t"], ["u"], ["t", "u"])))
 
     def unsubscribes(self) -> None:
-        self.one.coordinator.let_go(self.one.held)
+        self.one.coordinator.release(self.one.held)
         self.call(self.one.coordinator.unsubscribe(2_000))
 
     def leaves(self) -> None:
-        self.one.coordinator.let_go(self.one.held)
+        self.one.coordinator.release(self.one.held)
         self.call(self.one.coordinator.leave_group("", 2_000))
 
     def stands_still(self) -> None:

@@ -96,7 +96,7 @@ async def test_a_stale_commit_of_a_released_partition_fails() -> None:
     await one.stop()
 
     def stale_after_release(request: OffsetCommitRequest) -> object:
-        one.coordinator.let_go(parts("t", 3))
+        one.coordinator.release(parts("t", 3))
         return _stale(request)
 
     broker.answer(OffsetCommitRequest, stale_after_release)
@@ -188,7 +188,7 @@ async def test_metadata_before_the_notification_does_not_acknowledge_a_release(
     told: list[Callable[[], object]] = []
     with monkeypatch.context() as patch:
         patch.setattr(one.coordinator.application, "call", told.append)
-        one.coordinator.let_go(parts("t", 2, 3))
+        one.coordinator.release(parts("t", 2, 3))
     # At this time the client looks up the topic that it does not know.
     looked = len(broker.all(MetadataRequest))
     await eventually_async(lambda: len(broker.all(MetadataRequest)) > looked + 1)

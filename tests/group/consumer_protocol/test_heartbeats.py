@@ -146,7 +146,7 @@ async def test_other_members_of_the_process_need_not_wait_for_their_interval() -
     assert now_ms() - began < 200
     for one in (third, second, first):
         await one.stop()
-        one.coordinator.let_go(one.held)
+        one.coordinator.release(one.held)
         await one.coordinator.close()
     await first.cluster.close()
 
@@ -231,7 +231,7 @@ async def test_unsubscribing_leaves_and_subscribing_again_joins_with_the_same_id
     member_id = one.coordinator.member_id
     one.coordinator.prepare_to_leave()
     await pause()
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await one.coordinator.unsubscribe()
     assert state_of(one) is State.UNSUBSCRIBED
     assert not broker.consumer_group.members
@@ -489,7 +489,7 @@ async def test_a_member_that_is_about_to_leave_acknowledges_nothing_and_may_chan
     one.coordinator.prepare_to_leave()
     await pause()
     assert state_of(one) is State.PREPARE_LEAVING
-    one.coordinator.let_go(held)
+    one.coordinator.release(held)
     await pause(2 * INTERVAL_MS)
     assert all(request.topic_partitions != () for request in broker.heartbeats[1:])
     one.start()
@@ -510,7 +510,7 @@ async def test_a_member_that_is_about_to_leave_keeps_what_the_group_wants_back_w
     broker.answer(OffsetCommitRequest, held_until(answered))
     commit = asyncio.ensure_future(one.coordinator.commit({partition: OffsetAndMetadata(7) for partition in held}))
     await pause(10)
-    one.coordinator.let_go(held)
+    one.coordinator.release(held)
     other = modern_member(broker)
     other.coordinator.subscribe(["t"])
     other.start()
@@ -588,7 +588,7 @@ async def test_closing_while_an_earlier_goodbye_is_under_way_waits_for_it() -> N
     broker = Broker()
     one = await joined(broker)
     await one.stop()
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     answered = asyncio.Event()
     broker.answer(HeartbeatRequest, held_until(answered))
     unsubscribing = asyncio.ensure_future(one.coordinator.unsubscribe())
@@ -608,7 +608,7 @@ async def test_subscribing_while_it_leaves_joins_when_it_has_left() -> None:
     one = await joined(broker)
     answered = asyncio.Event()
     await one.stop()
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await pause(100)
     broker.answer(HeartbeatRequest, held_until(answered))
     leaving = asyncio.ensure_future(one.coordinator.leave_group())

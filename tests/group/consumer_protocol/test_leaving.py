@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from consumer_coord.errors import FencedError
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.wire import error_codes as codes
@@ -67,7 +69,7 @@ async def test_a_member_that_subscribes_again_instead_of_leaving_has_a_whole_pol
     one = await joined(broker, max_poll_interval_ms=8_000)
     await one.stop()
     one.coordinator.prepare_to_leave()
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await pause(10_000)
     one.coordinator.subscribe(["t"])
     await pause(7_000)
@@ -76,3 +78,23 @@ async def test_a_member_that_subscribes_again_instead_of_leaving_has_a_whole_pol
     await eventually_async(lambda: one.stable and len(one.held) == 4)
     assert all(request.member_epoch >= 0 for request in broker.heartbeats)
     await one.close()
+
+
+@pytest.mark.parametrize(
+    ("static", "leave_group", "last"),
+    [(False, None, -1), (False, True, -1), (False, False, 1), (True, None, -2), (True, True, -1), (True, False, -2)],
+)
+def test_the_last_heartbeat_says_whether_the_member_comes_back(static: bool, leave_group: bool | None, last: int) -> None:
+    """As in Java (KIP-1092): only a dynamic member that stays says nothing."""
+
+    @in_virtual_time
+    async def story() -> None:
+        broker = Broker()
+        one = await joined(broker, ("t",), **({"group_instance_id": "i"} if static else {}))
+        await one.stop()
+        await one.coordinator.close(leave_group=leave_group)
+        epoch = broker.heartbeats[-1].member_epoch
+        assert epoch == last if last < 0 else epoch >= 0
+        await one.cluster.close()
+
+    story()

@@ -85,7 +85,7 @@ async def test_a_target_that_is_another_one_in_each_answer_makes_no_storm() -> N
     await one.stop()
     epoch, topic_id, numbers = one.coordinator.generation, topic_id_of(one), itertools.count()
     broker.always(HeartbeatRequest, lambda _: target(epoch, {topic_id: range(4, 5 + next(numbers) % 2)}))
-    one.coordinator.let_go(one.held)
+    one.coordinator.release(one.held)
     await pause(1_000)
     before = len(broker.heartbeats)
     await pause(100_000)

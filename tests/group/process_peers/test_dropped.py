@@ -46,15 +46,15 @@ def _coordinator(kafka: EmbeddedKafka) -> BlockingCoordinator:
 
 def _poll_until_held(one: BlockingCoordinator, count: int) -> None:
     def poll() -> None:
-        one.polled()
-        change = one.change()
-        one.let_go(change.lost)
-        one.let_go(change.revoked)
-        one.take_up(change)
+        one.record_poll()
+        change = one.pending_change()
+        one.release(change.lost)
+        one.release(change.revoked)
+        one.accept(change)
         one.core.application.bell.wait(0.01)
         one.core.application.bell.clear()
 
-    eventually(lambda: len(one.held) == count, within_s=_SESSION_S / 2, step=poll)
+    eventually(lambda: len(one.owned_partitions) == count, within_s=_SESSION_S / 2, step=poll)
 
 
 def test_a_member_that_is_collected_without_close_leaves_its_group(
@@ -72,14 +72,14 @@ def test_a_member_that_is_collected_without_close_leaves_its_group(
         with _coordinator(kafka) as two:
             _poll_until_held(two, 4)
             assert closes_at_exit() == exits + 1
-            two.let_go(two.held)
+            two.release(two.owned_partitions)
     assert "dropped without close()" in caplog.text
 
 
 def test_a_closed_member_is_not_reported(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     one = _coordinator(kafka)
     _poll_until_held(one, 4)
-    one.let_go(one.held)
+    one.release(one.owned_partitions)
     with caplog.at_level(logging.WARNING):
         one.close()
         del one
@@ -95,7 +95,7 @@ async def test_nothing_is_kept_of_groups_that_were_used() -> None:
         one, two = (new_member(brokers, cluster=cluster, group_id=f"group-{number}") for _ in range(2))
         await one.join()
         await one.stop()
-        one.coordinator.let_go(one.held)
+        one.coordinator.release(one.held)
         await one.coordinator.close(1_000)
         assert groups_of(cluster) == {f"group-{number}"}, "there is still a member"
         await two.coordinator.close(1_000)

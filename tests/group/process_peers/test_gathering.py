@@ -31,7 +31,7 @@ async def _fleet(brokers: FakeBrokers, size: int) -> AsyncIterator[list[TestMemb
     finally:
         for one in members:
             await one.stop()
-            one.coordinator.let_go(one.held)
+            one.coordinator.release(one.held)
             await one.coordinator.close(1_000)
         await cluster.close()
 

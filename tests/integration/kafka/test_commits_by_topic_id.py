@@ -35,7 +35,7 @@ def test_the_broker_takes_a_commit_for_the_topic_that_it_names(place: tuple[str,
     with BlockingCoordinator({"bootstrap.servers": bootstrap_servers, "group.id": group}) as coordinator:
         coordinator.subscribe([name])
         coordinator.join_group_if_needed(30_000)
-        coordinator.take_up(coordinator.change())
+        coordinator.accept(coordinator.pending_change())
         current = coordinator.metadata.topics[name].id
         offsets = {first: OffsetAndMetadata(5), second: OffsetAndMetadata(7)}
         result = coordinator.commit(offsets, topic_ids={first: current, second: uuid.UUID(int=7)})

@@ -127,6 +127,20 @@ def test_a_static_member_comes_back_to_its_place(kafka: KafkaCluster, topic: New
         again.close()
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_static_member_that_leaves_for_good_is_replaced_at_once(
+    protocol: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str
+) -> None:
+    name = topic(4)
+    with _consumer(kafka, group, group_protocol=protocol) as other:
+        other.subscribe([name])
+        static = _consumer(kafka, group, group_protocol=protocol, group_instance_id="i")
+        static.subscribe([name])
+        eventually(lambda: len(other.assignment()) == len(static.assignment()) == 2, step=_poll_each(other, static))
+        static.close(leave_group=True)
+        eventually(lambda: len(other.assignment()) == 4, step=_poll_each(other))
+
+
 def test_commits_survive_a_change_of_the_epoch(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
     name = topic(4)
     produce(kafka, name, 4, 10)

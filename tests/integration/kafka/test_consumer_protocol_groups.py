@@ -17,11 +17,11 @@ pytestmark = pytest.mark.kafka
 
 
 def _poll(member: BlockingCoordinator) -> None:
-    member.polled()
-    change = member.change()
-    member.let_go(change.lost)
-    member.let_go(change.revoked)
-    member.take_up(change)
+    member.record_poll()
+    change = member.pending_change()
+    member.release(change.lost)
+    member.release(change.revoked)
+    member.accept(change)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def test_a_member_joins_as_often_as_something_changes(
         while time.monotonic() < ends and not (held == (3, 3) and time.monotonic() - settled_at > 3):
             native.poll(0.02)
             _poll(one)
-            now_held = (len(one.held), len(native.assignment()))
+            now_held = (len(one.owned_partitions), len(native.assignment()))
             if now_held != held:
                 held, settled_at = now_held, time.monotonic()
         assert held == (3, 3)
         assert one.metrics()["join-total"] <= 10
-        one.let_go(one.held)
+        one.release(one.owned_partitions)

@@ -41,16 +41,16 @@ def pair(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> Iterator[Ca
 
     yield make
     for each in made:
-        each.let_go(each.held)
+        each.release(each.owned_partitions)
         each.close(5_000)
 
 
 def _poll(member: BlockingCoordinator) -> None:
-    member.polled()
-    change = member.change()
-    member.let_go(change.lost)
-    member.let_go(change.revoked)
-    member.take_up(change)
+    member.record_poll()
+    change = member.pending_change()
+    member.release(change.lost)
+    member.release(change.revoked)
+    member.accept(change)
 
 
 def _poll_each(*members: BlockingCoordinator) -> Callable[[], None]:
@@ -72,10 +72,14 @@ def test_commit_heartbeat_and_leave_return_while_a_join_waits(
 ) -> None:
     one, two = pair([CooperativeStickyAssignor])
     eventually(
-        lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing,
+        lambda: (
+            len(one.owned_partitions) == len(two.owned_partitions) == 2
+            and not one.core.rebalancing
+            and not two.core.rebalancing
+        ),
         step=_poll_each(one, two),
     )
-    generation, mine = one.generation, next(iter(one.held))
+    generation, mine = one.generation, next(iter(one.owned_partitions))
     # An eager member would hold the group up; here the other's join is held back instead, as a transaction does it.
     two.hold_joins()
     one.enforce_rebalance("the test wants it")
@@ -88,7 +92,7 @@ def test_commit_heartbeat_and_leave_return_while_a_join_waits(
     assert one.generation == generation
     one.leave_group("the test leaves")
     assert two.generation == generation, "leaving waited for the other one's join"
-    eventually(lambda: len(two.held) == 4, step=_poll_each(two))
+    eventually(lambda: len(two.owned_partitions) == 4, step=_poll_each(two))
 
 
 @pytest.mark.kafka
@@ -108,10 +112,14 @@ def test_a_commit_while_the_rebalance_completes_is_sent_again_for_what_is_kept(
 
     one, two = pair([Slow])
     eventually(
-        lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing,
+        lambda: (
+            len(one.owned_partitions) == len(two.owned_partitions) == 2
+            and not one.core.rebalancing
+            and not two.core.rebalancing
+        ),
         step=_poll_each(one, two),
     )
-    kept = {member: next(iter(member.held)) for member in (one, two)}
+    kept = {member: next(iter(member.owned_partitions)) for member in (one, two)}
     generation = one.generation
     Slow.pauses = 1.0
     one.enforce_rebalance("the test wants it")
@@ -124,7 +132,7 @@ def test_a_commit_while_the_rebalance_completes_is_sent_again_for_what_is_kept(
         assert commit.result(90) == {partition: None}
         assert member.generation == generation + 1
         assert member.metrics()["commit-resent-total"] == 1
-        assert not member.change().lost
+        assert not member.pending_change().lost
     assert one.committed(kept.values()) == dict.fromkeys(kept.values(), OffsetAndMetadata(7))
 
 
@@ -135,15 +143,19 @@ def test_an_eager_owner_that_works_on_commits_with_its_old_generation(
 ) -> None:
     one, two = pair([RangeAssignor])
     eventually(
-        lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing,
+        lambda: (
+            len(one.owned_partitions) == len(two.owned_partitions) == 2
+            and not one.core.rebalancing
+            and not two.core.rebalancing
+        ),
         step=_poll_each(one, two),
     )
-    mine = next(iter(two.held))
+    mine = next(iter(two.owned_partitions))
     one.enforce_rebalance("the test wants it")
     eventually(lambda: classic(one.core).session.joining, step=_poll_each(one))
     # The other member has not revoked its partitions yet, so the group waits for it, and accepts its commits.
     eventually(lambda: two.core.rebalancing)
     assert two.commit({mine: OffsetAndMetadata(9)}) == {mine: None}
-    assert two.change().revoked
-    eventually(lambda: len(one.held) == len(two.held) == 2, step=_poll_each(one, two))
+    assert two.pending_change().revoked
+    eventually(lambda: len(one.owned_partitions) == len(two.owned_partitions) == 2, step=_poll_each(one, two))
     assert two.committed([mine]) == {mine: OffsetAndMetadata(9)}

@@ -140,9 +140,9 @@ def next_assignment(coordinator: BlockingCoordinator) -> frozenset[TopicPartitio
     """Join, and accept the group's assignment."""
 
     def took_up() -> bool:
-        coordinator.polled()
+        coordinator.record_poll()
         coordinator.join_group_if_needed(30_000)
-        return bool(coordinator.take_up(coordinator.change()) or coordinator.held)
+        return bool(coordinator.accept(coordinator.pending_change()) or coordinator.owned_partitions)
 
     eventually(took_up, "an assignment")
-    return coordinator.held
+    return coordinator.owned_partitions

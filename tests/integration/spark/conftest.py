@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from consumer_coord.testing.kafka_cluster import KafkaCluster
 from tests.support.spark import assignors
 from tests.support.spark.drivers import QUICK_JVM
@@ -50,7 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_connector_jars: Path) 
     install_assignor(site)
     # For the processes of Spark only.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"), fork_server=True)
+    os.environ["PYSPARK_PYTHON"] = write_python_launcher(tmp_path_factory.mktemp("python"), fork_server=True)
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource

@@ -42,7 +42,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
     def one_by_one(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
         return [(each,) for each in ranges]
 
-    changed = {"maxOffsetsPerTrigger": "130", "packer": by_value(one_by_one), "includeHeaders": "true"}
+    changed = {"maxOffsetsPerTrigger": "130", "taskSplitter": by_value(one_by_one), "includeHeaders": "true"}
     frame = queries.frame(name, changed).withColumn("value", f.upper("value"))
     again, rows = queries.write(frame, checkpoint="c", now=True, rows=Rows(columns=("value", "partition", "offset")))
     await_end(again)

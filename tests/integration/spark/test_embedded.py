@@ -47,7 +47,7 @@ def test_the_coordinator_moves_and_a_broker_restarts_in_mid_query(embedded: Embe
     write(embedded, 10)
     query, rows = queries.start(TOPIC)
     until(lambda: len(rows.seen) == 40, "the first records", [query])
-    coordinator = embedded.coordinator_of(queries.group)
+    coordinator = embedded.coordinator_id(queries.group)
     assert coordinator is not None
     other = next(broker for broker in embedded.brokers if broker != coordinator)
     embedded.move_coordinator(queries.group, other)
@@ -65,7 +65,7 @@ def test_the_coordinator_moves_and_a_broker_restarts_in_mid_query(embedded: Embe
 def test_a_topic_grows_in_mid_query(embedded: EmbeddedKafka, queries: Queries) -> None:
     query, rows = queries.start(TOPIC, {"startingOffsets": "latest", "kafka.metadata.max.age.ms": "500"})
     until(lambda: owned(query) == list(range(PARTITIONS)), "its share", [query])
-    embedded.grow_topic(TOPIC, PARTITIONS + 1)
+    embedded.add_partitions(TOPIC, PARTITIONS + 1)
     produce(embedded.bootstrap_servers, TOPIC, [{"partition": PARTITIONS, "value": b"v"} for _ in range(5)])
     until(lambda: rows.offsets(PARTITIONS) == list(range(5)), "the new partition's first records", [query])
 

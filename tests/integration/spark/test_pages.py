@@ -41,7 +41,7 @@ def test_the_query_of_a_first_page_reads_the_orders(page: Path, spark: Any, orde
 
 
 def test_a_query_with_what_the_page_on_spark_sets(spark: Any, orders: EmbeddedKafka, tmp_path: Path) -> None:
-    """Its blocks run one after the other; then a query runs with the assignor and the packer that they handed over."""
+    """Its blocks run one after the other; then a query runs with the assignor and the task splitter that they handed over."""
     # As in a notebook, whose classes are pickled by value.
     names = run_page(blocks_of(DOCS / "spark.md"), orders.bootstrap_servers, needs_spark, module="__main__")
     try:

@@ -17,7 +17,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from consumer_coord.spark import GroupListener, by_value, progress
 from consumer_coord.spark.packing import Packing, Range, Task
-from consumer_coord.spark.progress import ShareEvent, all_progress
+from consumer_coord.spark.progress import OwnershipEvent, all_progress
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.admin import set_consumer_timeouts
 from tests.support.members import Members
@@ -130,7 +130,7 @@ def test_a_rebalance_waits_for_no_running_batch_and_takes_nothing_from_it(
     until(lambda: joiner.owned_count == 2, "the new member's share", [query])
     assert sorted(rows.offsets()) == sorted(list(range(10)) * 4)
     assert joiner.total == 0, "what was finished was committed before it moved"
-    until(lambda: kinds(query) == ["owned", "revoked"], "the hand-over in its progress", [query])
+    until(lambda: kinds(query) == ["assigned", "revoked"], "the hand-over in its progress", [query])
 
 
 def test_a_batch_longer_than_max_poll_interval_loses_its_commit_visibly(
@@ -159,15 +159,15 @@ def test_a_batch_longer_than_max_poll_interval_loses_its_commit_visibly(
 
 class Told(GroupListener):
     def __init__(self) -> None:
-        self.events: list[tuple[str, str, ShareEvent]] = []
+        self.events: list[tuple[str, str, OwnershipEvent]] = []
 
-    def on_owned(self, query: str, event: ShareEvent) -> None:
-        self.events.append(("owned", query, event))
+    def on_assigned(self, query: str, event: OwnershipEvent) -> None:
+        self.events.append(("assigned", query, event))
 
-    def on_revoked(self, query: str, event: ShareEvent) -> None:
+    def on_revoked(self, query: str, event: OwnershipEvent) -> None:
         self.events.append(("revoked", query, event))
 
-    def of(self, query: Any) -> list[tuple[str, ShareEvent]]:
+    def of(self, query: Any) -> list[tuple[str, OwnershipEvent]]:
         """Events of this query only, because Spark notifies each listener of all queries, even of queries that have ended."""
         return [(what, event) for what, told_of, event in self.events if told_of == str(query.id)]
 
@@ -178,13 +178,13 @@ def test_a_listener_is_told_of_each_change(queries: Queries, topic: NewTopicFact
     spark.streams.addListener(told)
     try:
         query, _ = queries.start(name)
-        until(lambda: len(told.of(query)) == 1, "owned", [query])
+        until(lambda: len(told.of(query)) == 1, "assigned", [query])
         members.start("ours", queries.group, [name], assignors=["cooperative-sticky"])
         until(lambda: len(told.of(query)) == 2, "revoked", [query])
     finally:
         spark.streams.removeListener(told)
     (first, owned_), (second, revoked) = told.of(query)
-    assert (first, owned_.partitions) == ("owned", {name: [0, 1]})
+    assert (first, owned_.partitions) == ("assigned", {name: [0, 1]})
     assert second == "revoked"
     assert len(revoked.partitions[name]) == 1
 
@@ -290,7 +290,7 @@ def test_a_packer_of_the_users_makes_the_tasks(queries: Queries, topic: NewTopic
     def one_each(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
         return [(each,) for each in ranges]
 
-    for settings, tasks in (({}, 1), ({"packer": by_value(one_each)}, 3)):
+    for settings, tasks in (({}, 1), ({"taskSplitter": by_value(one_each)}, 3)):
         frame = queries.frame(name, {"group.id": f"{queries.group}-{tasks}", **settings})
         query, rows = queries.write(frame.withColumn("topic", spark_partition_id().cast("string")), now=True)
         await_end(query)

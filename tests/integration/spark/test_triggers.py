@@ -115,11 +115,11 @@ def test_a_plan_hides_what_begins_with_secret(queries: Queries, capfd: pytest.Ca
         return [(each,) for each in ranges]
 
     text = by_value(one_each)
-    hidden = queries.frame("orders", {"secret.packer": text})
+    hidden = queries.frame("orders", {"secret.taskSplitter": text})
     query, rows = queries.write(hidden, now=True)
     await_end(query)
     assert len(rows.seen) == RECORDS
-    for frame, shown in ((hidden, False), (queries.frame("orders", {"packer": text}), True)):
+    for frame, shown in ((hidden, False), (queries.frame("orders", {"taskSplitter": text}), True)):
         frame.explain(True)
         query.explain(True)
         plans = capfd.readouterr().out + frame._jdf.queryExecution().toString()

@@ -25,7 +25,7 @@ class Recorder:
 
     def __init__(self, kafka: EmbeddedKafka) -> None:
         self.uses: set[Use] = set()
-        kafka.watch(self._note)
+        kafka.add_request_hook(self._note)
 
     def _note(self, broker_id: int, request: Request) -> Fault | None:
         self.uses.add((APIS[request.api_key].name, request.version))

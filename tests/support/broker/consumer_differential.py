@@ -22,8 +22,9 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig
 from consumer_coord.broker.classic_group import GroupMetadata
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group import conversion
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor

@@ -25,9 +25,11 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
 from consumer_coord.broker.classic_group import GroupMetadata
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.java_hash import hash_map_order
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes

@@ -9,7 +9,9 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.kafka_apis import ClientConnection
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import Record, read_records
 from consumer_coord.broker.topics import Partition

@@ -109,7 +109,7 @@ class TestMember(Holder):
 
     async def poll(self) -> None:
         """Poll once, as an application: raise errors of the background tasks, and carry out the group's assignment."""
-        self.coordinator.application.polled()
+        self.coordinator.application.record_poll()
         await carry_out(self.coordinator, self)
 
     async def poll_for_ever(self, every_ms: float = 10) -> None:
@@ -148,7 +148,7 @@ class TestMember(Holder):
     async def close(self, timeout_ms: float | None = None) -> None:
         """Revoke all partitions and close."""
         await self.stop()
-        self.coordinator.let_go(self.held)
+        self.coordinator.release(self.held)
         await self.coordinator.close(timeout_ms)
         await self.cluster.close()
 

@@ -95,11 +95,11 @@ def query(servers: str, topic: str, group: str) -> None:
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource
-    from consumer_coord.spark.launcher import fast_python
+    from consumer_coord.spark.launcher import write_python_launcher
     from tests.support.spark.drivers import QUICK_JVM
 
     launcher = tempfile.TemporaryDirectory()
-    os.environ["PYSPARK_PYTHON"] = fast_python(launcher.name)
+    os.environ["PYSPARK_PYTHON"] = write_python_launcher(launcher.name)
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     for key, value in QUICK_JVM.items():
         builder = builder.config(key, value)

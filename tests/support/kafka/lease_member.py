@@ -58,11 +58,11 @@ def main() -> None:
             print(f"{moment:.6f}", *held, flush=True)
         else:
             print(f"{moment:.6f}", flush=True)
-        member.polled()
-        change = member.change()
-        member.let_go(change.lost)
-        member.let_go(change.revoked)
-        member.take_up(change)
+        member.record_poll()
+        change = member.pending_change()
+        member.release(change.lost)
+        member.release(change.revoked)
+        member.accept(change)
         time.sleep(EVERY_S)
 
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import register
-    from consumer_coord.spark.launcher import fast_python
+    from consumer_coord.spark.launcher import write_python_launcher
 
     random, early, slowest_s = Random(given.seed), 0, 0.0
     with (
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         # On a busy machine, Spark's own start of Python may take longer than the ten seconds that Spark waits for it.
         launchers = stack.enter_context(tempfile.TemporaryDirectory())
-        os.environ["PYSPARK_PYTHON"] = fast_python(launchers, fork_server=True)
+        os.environ["PYSPARK_PYTHON"] = write_python_launcher(launchers, fork_server=True)
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.python.unix.domain.socket.enabled", "true").getOrCreate()
         stack.callback(spark.stop)

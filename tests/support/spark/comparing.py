@@ -73,7 +73,7 @@ class Embedded:
 
     def __enter__(self) -> Embedded:
         self._kafka.start()
-        self._kafka.watch(self._fault)
+        self._kafka.add_request_hook(self._fault)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class Embedded:
 
     def _fault(self, _: int, request: Request) -> Fault | None:
         if self._frozen:
-            return Fault(until=lambda: not self._frozen)
+            return Fault(wait_until=lambda: not self._frozen)
         if self.slow and isinstance(request.message, ListOffsetsRequest):
             self.slow -= 1
             return Fault(delay_ms=3_000)
@@ -544,11 +544,11 @@ def session() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import register
-    from consumer_coord.spark.launcher import fast_python
+    from consumer_coord.spark.launcher import write_python_launcher
 
     jars = sorted(kafka_jars.ensure_jars(kafka_jars.SPARK_CONNECTOR).glob("*.jar"))
     with tempfile.TemporaryDirectory() as directory:
-        os.environ["PYSPARK_PYTHON"] = fast_python(directory, fork_server=True)
+        os.environ["PYSPARK_PYTHON"] = write_python_launcher(directory, fork_server=True)
         conf = {
             "spark.jars": ",".join(map(str, jars)),
             "spark.ui.enabled": "false",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.spark import GroupListener, by_value, progress, register
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from consumer_coord.spark.source import parallelism_of
 from tests.support.spark.assignors import ToTheFirst
 from tests.support.spark.drivers import QUICK_JVM
@@ -24,7 +24,7 @@ DEADLINE_S = 400
 
 def main(setup: Any) -> None:
     """Read the available records, and report them."""
-    os.environ["PYSPARK_PYTHON"] = fast_python(setup["directory"])
+    os.environ["PYSPARK_PYTHON"] = write_python_launcher(setup["directory"])
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The server chooses its port, and the client learns the port from the server.
     os.environ["SPARK_TESTING"] = "1"
@@ -45,7 +45,7 @@ def main(setup: Any) -> None:
     owned_events: list[Any] = []
 
     class Recorder(GroupListener):
-        def on_owned(self, query: str, event: Any) -> None:
+        def on_assigned(self, query: str, event: Any) -> None:
             owned_events.append(event.partitions)
 
     spark.streams.addListener(Recorder())

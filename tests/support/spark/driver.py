@@ -73,7 +73,7 @@ def _listener() -> Any:
     from consumer_coord.spark import GroupListener, progress
 
     class Reporter(GroupListener):
-        def on_owned(self, query: str, event: Any) -> None:
+        def on_assigned(self, query: str, event: Any) -> None:
             report("owned", partitions=event.partitions, generation=event.generation)
 
         def on_revoked(self, query: str, event: Any) -> None:

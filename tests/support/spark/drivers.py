@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from consumer_coord.testing.processes import end, spawn
 from tests.support.waiting import eventually
 
@@ -35,7 +35,11 @@ class Driver:
         self.unfinished = unfinished_batch(Path(setup["checkpoint"]))
         self._log = log
         self._lock = threading.Lock()
-        environment = {**os.environ, "PYSPARK_PYTHON": fast_python(log.parent), "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": write_python_launcher(log.parent),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
         with log.open("ab") as errors:
             self.process = spawn(
                 [sys.executable, "-m", "tests.support.spark.driver", json.dumps(self.setup)],

@@ -30,7 +30,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from consumer_coord.spark.fork_server import SOURCE_WITHIN_S
-from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.launcher import write_python_launcher
 from tests.support.spark.drivers import PLANNER, QUICK_JVM, Driver, descendants
 from tests.support.waiting import eventually
 
@@ -140,7 +140,7 @@ class Stops:
             from consumer_coord.spark import KafkaGroupSource
 
             if not self._launcher:
-                self._launcher = fast_python(self.directory, fork_server=True)
+                self._launcher = write_python_launcher(self.directory, fork_server=True)
             os.environ["PYSPARK_PYTHON"] = self._launcher
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             builder = SparkSession.builder.master("local[2]").appName("stops")
