@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn, Protocol, Self
 
 from consumer_coord.confluent.types import KafkaException
 from consumer_coord.simulation.producer import Headers, OnDelivery, SimulatedProducer
@@ -13,8 +13,15 @@ from consumer_coord.simulation.programs.guard import current_process
 #: How often a coroutine looks whether records are delivered, in seconds.
 _LOOK_S: Final = 0.01
 
-#: Receives the headers of a record that a broker has.
-Produced = Callable[[Headers], None]
+
+class Topics(Protocol):
+    """What producers tell the world of a run."""
+
+    def ensure(self, topic: str) -> None:
+        """Create a topic that does not exist, as brokers do for producers (``auto.create.topics.enable``)."""
+
+    def produced(self, topic: str, headers: Headers) -> None:
+        """Look at the headers of a record that a broker has."""
 
 
 class ProgramProducer(SimulatedProducer):
@@ -24,10 +31,10 @@ class ProgramProducer(SimulatedProducer):
     have calls that wait for brokers; they are possible with ``AIOProducer``.
     """
 
-    def __init__(self, produced: Produced, conf: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
-        """Create a producer on the running loop. ``produced`` receives the headers of each record that a broker has."""
+    def __init__(self, world: Topics, conf: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
+        """Create a producer on the running loop."""
         super().__init__({**(conf or {}), **keywords})
-        self._produced = produced
+        self._world = world
 
     def produce(
         self,
@@ -46,10 +53,11 @@ class ProgramProducer(SimulatedProducer):
 
         def delivered(error: Any, message: Any) -> None:
             if error is None and headers:
-                self._produced(headers)
+                self._world.produced(topic, headers)
             if told is not None:
                 told(error, message)
 
+        self._world.ensure(topic)
         super().produce(topic, value, key, partition, delivered, timestamp, headers)
 
     def flush(self, timeout: float = -1.0) -> int:
@@ -69,8 +77,9 @@ class ProgramProducer(SimulatedProducer):
 class AsyncProgramProducer:
     """``confluent_kafka.aio.AIOProducer`` in a simulated process."""
 
-    def __init__(self, producer_conf: Mapping[str, Any], *_: Any, **__: Any) -> None:
+    def __init__(self, world: Topics, producer_conf: Mapping[str, Any], /, *_: Any, **__: Any) -> None:
         """Create a producer on the running loop. Sizes of thread pools and buffers are ignored."""
+        self._world = world
         self._producer = SimulatedProducer(producer_conf)
         self._polling = asyncio.get_running_loop().create_task(self._poll_forever(), name="producer callbacks")
 
@@ -111,6 +120,7 @@ class AsyncProgramProducer:
             else:
                 outcome.set_exception(KafkaException(error))
 
+        self._world.ensure(topic)
         self._producer.produce(topic, value, key, on_delivery=delivered, **keywords)
         return outcome
 
