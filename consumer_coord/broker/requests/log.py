@@ -41,6 +41,19 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from consumer_coord.wire.messages.transactions import (
+    ActiveProducer,
+    DescribeProducersPartition,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResult,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 T = TypeVar("T")
 
@@ -236,3 +249,67 @@ def _delete_records(node: BrokerNode, topic: str, wanted: DeleteRecordsPartition
     return DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=error_code
     )
+
+
+# -- producers of a partition (KIP-664)
+
+
+async def describe_producers(
+    node: BrokerNode, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Serve DescribeProducers: the producers that have written to a partition, with their open transactions."""
+    asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
+    return DescribeProducersResponse(topics=_by_topic(DescribeProducersTopicResult, asked, partial(_producers_of, node)))
+
+
+def _producers_of(node: BrokerNode, topic: str, index: int) -> DescribeProducersPartition:
+    error_code, partition = _find(node, topic, index)
+    if partition is None:
+        return DescribeProducersPartition(partition_index=index, error_code=error_code)
+    log = partition.log
+    return DescribeProducersPartition(
+        partition_index=index,
+        error_code=error_codes.NONE,
+        active_producers=tuple(
+            ActiveProducer(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_timestamp_ms,
+                coordinator_epoch=one.coordinator_epoch,
+                current_txn_start_offset=log.transaction_start(one.producer_id),
+            )
+            for one in log.producers.described()
+        ),
+    )
+
+
+async def write_txn_markers(
+    node: BrokerNode, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """Serve WriteTxnMarkers: end the transactions of producers in partitions, as ``kafka-transactions abort`` asks for it."""
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                marker.producer_id,
+                _by_topic(
+                    WritableTxnMarkerTopicResult,
+                    ((topic.name, topic.partition_indexes) for topic in marker.topics),
+                    partial(_write_marker, node, marker),
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+def _write_marker(node: BrokerNode, marker: WritableTxnMarker, topic: str, index: int) -> WritableTxnMarkerPartitionResult:
+    error_code, partition = _find(node, topic, index)
+    if partition is not None:
+        producer = (marker.producer_id, marker.producer_epoch)
+        try:
+            partition.log.producers.check_marker(*producer, marker.coordinator_epoch)
+            node.cluster.append_marker(partition, *producer, marker.transaction_result, marker.coordinator_epoch)
+        except AppendError as error:
+            error_code = error.code
+    return WritableTxnMarkerPartitionResult(partition_index=index, error_code=error_code)

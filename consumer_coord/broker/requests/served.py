@@ -15,7 +15,18 @@ import attrs
 
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets, telemetry, transactions
+from consumer_coord.broker.requests import (
+    admin,
+    configs,
+    fetch,
+    group,
+    log,
+    metadata,
+    offsets,
+    replicas,
+    telemetry,
+    transactions,
+)
 from consumer_coord.broker.transaction import NEW_CLIENT
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import (
@@ -100,17 +111,25 @@ SERVED: Mapping[int, Served] = {
     24: Served(0, 5, transactions.add_partitions_to_txn),
     25: Served(0, 4, transactions.add_offsets_to_txn),
     26: Served(0, 5, transactions.end_txn),
+    27: Served(1, 1, log.write_txn_markers),
     28: Served(0, 6, transactions.txn_offset_commit),
-    32: Served(1, 4, admin.describe_configs),
+    32: Served(1, 4, configs.describe_configs),
+    33: Served(0, 2, configs.alter_configs),
+    35: Served(1, 5, replicas.describe_log_dirs),
     37: Served(0, 3, admin.create_partitions),
     42: Served(0, 3, group.delete_groups),
-    44: Served(0, 1, admin.incremental_alter_configs),
+    43: Served(0, 2, replicas.elect_leaders),
+    44: Served(0, 1, configs.incremental_alter_configs),
+    45: Served(0, 1, replicas.alter_partition_reassignments),
+    46: Served(0, 0, replicas.list_partition_reassignments),
     47: Served(0, 0, offsets.offset_delete),
     60: Served(0, 1, metadata.describe_cluster),
+    61: Served(0, 0, log.describe_producers),
     65: Served(0, 0, transactions.describe_transactions),
     66: Served(0, 2, transactions.list_transactions),
     68: Served(0, 1, lambda node, *asked: node.coordinator.consumer_group_heartbeat(*asked)),
     69: Served(0, 1, group.consumer_group_describe),
     71: Served(0, 0, telemetry.get_telemetry_subscriptions),
     72: Served(0, 0, telemetry.push_telemetry),
+    74: Served(0, 1, configs.list_config_resources),
 }
