@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker.client_metrics import ClientMetrics
+from consumer_coord.broker.client_quotas import ClientQuotas
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
@@ -120,6 +121,7 @@ class BrokerCluster:
         #: The settings of the brokers that were changed while they run.
         self.changed_settings: Mapping[str, str] = {}
         self.group_settings: GroupSettings = GroupSettings(self.config)
+        self.client_quotas: ClientQuotas = ClientQuotas()
         self.random = random
         self.wall_clock_ms = wall_clock_ms
         self.faults: Faults = Faults()

@@ -15,7 +15,16 @@ from consumer_coord.wire.messages.admin import (
     ReplacedConfig,
     ReplacedConfigs,
 )
+from consumer_coord.wire.messages.cluster import FeatureUpdate, UpdateFeaturesRequest
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
+from consumer_coord.wire.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaComponent,
+    QuotaEntity,
+    QuotaOperation,
+)
 from consumer_coord.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     DescribableLogDirTopic,
@@ -320,3 +329,97 @@ def test_resources_with_settings_are_listed() -> None:
         assert await described(client, "watch", METRICS) == {"interval.ms": ("300000", 5), "metrics": ("org.apache", 7)}
 
     on_cluster(work, brokers=2)
+
+
+USER, CLIENT, IP = "user", "client-id", "ip"
+EXACT, DEFAULT, ANY = range(3)
+
+
+async def set_quota(client: TxnProducer, entity: dict[str, str | None], key: str, value: float | None, **more: bool) -> int:
+    """Send AlterClientQuotas; None removes the quota. Return the error code."""
+    parts = tuple(QuotaEntity(*part) for part in entity.items())
+    operation = QuotaOperation(key, value or 0.0, value is None)
+    request = AlterClientQuotasRequest((QuotaAlteration(parts, (operation,)),), **more)
+    return int((await client.ask(request, 1)).entries[0].error_code)
+
+
+async def quotas(client: TxnProducer, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
+    """Send DescribeClientQuotas; return the quotas by entity, or the error code."""
+    request = DescribeClientQuotasRequest(tuple(QuotaComponent(*one) for one in components), strict)
+    response = await client.ask(request, 1)
+    if response.error_code:
+        return response.error_code
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {one.key: one.value for one in entry.values}
+        for entry in response.entries
+    }
+
+
+def test_quotas_are_kept_described_and_removed() -> None:
+    async def work(cluster: BrokerCluster) -> None:
+        client = TxnProducer(cluster)
+        assert await quotas(client) == {}
+        assert await set_quota(client, {CLIENT: "c"}, "consumer_byte_rate", 9.0, validate_only=True) == 0
+        assert await quotas(client) == {}
+        assert await set_quota(client, {CLIENT: "c"}, "consumer_byte_rate", 9.0) == 0
+        assert await set_quota(client, {USER: "u", CLIENT: None}, "request_percentage", 0.5) == 0
+        assert await set_quota(client, {IP: None}, "connection_creation_rate", 3.0) == 0
+        one, two = ((CLIENT, "c"),), ((CLIENT, None), (USER, "u"))
+        assert await quotas(client, (CLIENT, ANY, None)) == {one: {"consumer_byte_rate": 9.0}, two: {"request_percentage": 0.5}}
+        assert (await quotas(client, (CLIENT, ANY, None), strict=True)).keys() == {one}
+        assert (await quotas(client, (CLIENT, DEFAULT, None))).keys() == {two}
+        assert (await quotas(client, (CLIENT, EXACT, "c"))).keys() == {one}
+        assert (await quotas(client, (USER, EXACT, "u"), (CLIENT, DEFAULT, None), strict=True)).keys() == {two}
+        assert (await quotas(client)).keys() == {one, two, ((IP, None),)}
+        assert await set_quota(client, {CLIENT: "c"}, "consumer_byte_rate", None) == 0
+        assert await quotas(client, (CLIENT, EXACT, "c")) == {}
+
+    on_cluster(work)
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value"),
+    [
+        ({}, "consumer_byte_rate", 9.0),
+        ({"group": "g"}, "consumer_byte_rate", 9.0),
+        ({IP: "::1", USER: "u"}, "consumer_byte_rate", 9.0),
+        ({USER: "u"}, "connection_creation_rate", 9.0),
+        ({USER: "u"}, "consumer_byte_rate", 0.5),
+        ({USER: "u"}, "request_percentage", -1.0),
+    ],
+)
+def test_a_quota_that_makes_no_sense_is_refused(entity: dict[str, str | None], key: str, value: float) -> None:
+    async def work(cluster: BrokerCluster) -> None:
+        client = TxnProducer(cluster)
+        assert await set_quota(client, entity, key, value) == error_codes.INVALID_REQUEST
+        assert await quotas(client) == {}
+
+    on_cluster(work)
+
+
+def test_a_filter_of_quotas_that_makes_no_sense_is_refused() -> None:
+    async def work(cluster: BrokerCluster) -> None:
+        client = TxnProducer(cluster)
+        for components in [
+            ((USER, ANY, None),) * 2,
+            ((USER, ANY, None), (IP, ANY, None)),
+            ((USER, EXACT, None),),
+            ((USER, 9, None),),
+        ]:
+            assert await quotas(client, *components) == error_codes.INVALID_REQUEST
+        assert await quotas(client, ("group", ANY, None)) == error_codes.UNSUPPORTED_VERSION
+
+    on_cluster(work)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_levels_of_features_stay(version: int) -> None:
+    async def work(cluster: BrokerCluster) -> None:
+        client = TxnProducer(cluster)
+        expected = {("transaction.version", 2): 0, ("transaction.version", 1): 95, ("metadata.version", 2): 95}
+        for (name, level), code in expected.items():
+            response = await client.ask(UpdateFeaturesRequest(feature_updates=(FeatureUpdate(name, level),)), version)
+            assert response.error_code == code == error_codes.INVALID_UPDATE_VERSION * bool(code)
+            assert [one.error_code for one in response.results] == ([code] if version < 2 else [])
+
+    on_cluster(work)

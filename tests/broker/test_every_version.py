@@ -38,8 +38,10 @@ from consumer_coord.wire.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
+    FeatureUpdate,
     MetadataRequest,
     MetadataRequestTopic,
+    UpdateFeaturesRequest,
 )
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
@@ -85,6 +87,14 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
+)
+from consumer_coord.wire.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaComponent,
+    QuotaEntity,
+    QuotaOperation,
 )
 from consumer_coord.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -252,6 +262,11 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         group_id="simple",
         topics=(OffsetDeleteRequestTopic(name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),),
     ),
+    48: lambda version: DescribeClientQuotasRequest(components=(QuotaComponent("client-id", 2, None),)),
+    49: lambda version: AlterClientQuotasRequest(
+        entries=(QuotaAlteration((QuotaEntity("client-id", "c"),), (QuotaOperation("consumer_byte_rate", 9.0),)),)
+    ),
+    57: lambda version: UpdateFeaturesRequest(feature_updates=(FeatureUpdate("transaction.version", 2),)),
     60: lambda version: DescribeClusterRequest(),
     61: lambda version: DescribeProducersRequest(topics=(DescribeProducersTopic("orders", (0,)),)),
     65: lambda version: DescribeTransactionsRequest(transactional_ids=("t",)),
@@ -304,6 +319,9 @@ HANDLED: Mapping[int, tuple[int, int]] = {
     45: (0, 1),
     46: (0, 0),
     47: (0, 0),
+    48: (0, 1),
+    49: (0, 1),
+    57: (0, 2),
     60: (0, 1),
     61: (0, 0),
     65: (0, 0),

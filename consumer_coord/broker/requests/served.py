@@ -23,6 +23,7 @@ from consumer_coord.broker.requests import (
     log,
     metadata,
     offsets,
+    quotas,
     replicas,
     telemetry,
     transactions,
@@ -33,8 +34,11 @@ from consumer_coord.wire.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FeatureUpdateResult,
     FinalizedFeatureKey,
     SupportedFeatureKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from consumer_coord.wire.schema import Struct
 
@@ -62,6 +66,8 @@ _TELEMETRY = (71, 72)
 _FEATURE = "transaction.version"
 _SUPPORTED = (SupportedFeatureKey(_FEATURE, 0, NEW_CLIENT),)
 _FINALIZED = (FinalizedFeatureKey(_FEATURE, NEW_CLIENT, NEW_CLIENT),)
+#: Since this version, an UpdateFeatures response has one outcome for all features.
+_ONE_OUTCOME_FROM = 2
 #: Clients of older versions refuse features whose lowest version is 0.
 _ZERO_FEATURES_FROM = 4
 
@@ -84,6 +90,26 @@ async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiV
         supported_features=_SUPPORTED if context.api_version >= _ZERO_FEATURES_FROM else (),
         finalized_features_epoch=0,
         finalized_features=_FINALIZED,
+    )
+
+
+async def _update_features(node: BrokerNode, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    """Serve UpdateFeatures: the level of the only feature stays as it is."""
+    problems = {}
+    for update in request.feature_updates:
+        if update.feature != _FEATURE:
+            problems[update.feature] = f"there is no feature {update.feature}"
+        elif update.max_version_level != NEW_CLIENT:
+            problems[update.feature] = f"the level of {_FEATURE} is always {NEW_CLIENT} here"
+    code = error_codes.INVALID_UPDATE_VERSION
+    return UpdateFeaturesResponse(
+        error_code=code if problems else error_codes.NONE,
+        error_message=next(iter(problems.values()), None),
+        results=tuple(
+            FeatureUpdateResult(one.feature, code if one.feature in problems else error_codes.NONE, problems.get(one.feature))
+            for one in request.feature_updates
+            if context.api_version < _ONE_OUTCOME_FROM
+        ),
     )
 
 
@@ -123,6 +149,9 @@ SERVED: Mapping[int, Served] = {
     45: Served(0, 1, replicas.alter_partition_reassignments),
     46: Served(0, 0, replicas.list_partition_reassignments),
     47: Served(0, 0, offsets.offset_delete),
+    48: Served(0, 1, quotas.describe_client_quotas),
+    49: Served(0, 1, quotas.alter_client_quotas),
+    57: Served(0, 2, _update_features),
     60: Served(0, 1, metadata.describe_cluster),
     61: Served(0, 0, log.describe_producers),
     65: Served(0, 0, transactions.describe_transactions),
