@@ -69,8 +69,11 @@ _UNVERIFIED = (
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
-#: In ListOffsets, timestamps below -3 are about tiered storage, which this broker does not have.
-_LOWEST_TIMESTAMP = -3
+#: The timestamps of ListOffsets that are no times: the lowest of each version. Lower ones are about tiered storage, which this
+#: broker does not have.
+_LOWEST_TIMESTAMPS = {7: -3, 8: -4}
+_LOWEST_TIMESTAMP = -2
+_EARLIEST_LOCAL_TIMESTAMP = -4
 _LIST_OFFSETS_EPOCH_FROM = 4
 
 
@@ -192,15 +195,17 @@ def _list_offset(
     node: BrokerNode, api_version: int, isolation_level: int, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     error_code, partition = _find(node, topic, wanted.partition_index, wanted.current_leader_epoch)
-    if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMP:
+    if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMPS.get(api_version, _LOWEST_TIMESTAMP):
         error_code = error_codes.UNSUPPORTED_VERSION
     if error_code or partition is None:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error_code)
     log = partition.log
-    offset, timestamp_ms, epoch = log.offset_for(wanted.timestamp)
-    if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and wanted.timestamp != EARLIEST_TIMESTAMP:
+    # Without tiered storage, all records are local.
+    at = EARLIEST_TIMESTAMP if wanted.timestamp == _EARLIEST_LOCAL_TIMESTAMP else wanted.timestamp
+    offset, timestamp_ms, epoch = log.offset_for(at)
+    if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and at != EARLIEST_TIMESTAMP:
         # With read_committed, the log ends before the first record of an open transaction.
-        found = wanted.timestamp == LATEST_TIMESTAMP
+        found = at == LATEST_TIMESTAMP
         offset, timestamp_ms, epoch = log.last_stable_offset if found else -1, -1, epoch if found else -1
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
