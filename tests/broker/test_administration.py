@@ -234,7 +234,7 @@ def test_other_changes_of_brokers_are_refused() -> None:
         refused = {
             ("num.partitions", "3", "0"): error_codes.INVALID_REQUEST,
             ("message.max.bytes", "3", "9"): error_codes.INVALID_REQUEST,
-            ("message.max.bytes", "many", ""): error_codes.INVALID_CONFIG,
+            ("message.max.bytes", "many", ""): error_codes.INVALID_REQUEST,
         }
         for (name, value, broker), code in refused.items():
             assert await change(client, (name, SET, value), topic=broker, kind=BROKER) == code
@@ -420,6 +420,6 @@ def test_the_levels_of_features_stay(version: int) -> None:
         for (name, level), code in expected.items():
             response = await client.ask(UpdateFeaturesRequest(feature_updates=(FeatureUpdate(name, level),)), version)
             assert response.error_code == code == error_codes.INVALID_UPDATE_VERSION * bool(code)
-            assert [one.error_code for one in response.results] == ([code] if version < 2 else [])
+            assert [one.error_code for one in response.results] == ([0] if version < 2 and not code else [])
 
     on_cluster(work)

@@ -207,8 +207,11 @@ def _alter_all(
             apply = _checked(node, kind, name, change)
             if not validate_only:
                 apply()
-        except (RefusedError, ConfigurationError) as error:
-            error_code, message = error.code or error_codes.INVALID_CONFIG, str(error)
+        except RefusedError as error:
+            error_code, message = error.code, str(error)
+        except ConfigurationError as error:
+            invalid = error_codes.INVALID_CONFIG if kind in (_TOPIC, _GROUP) else error_codes.INVALID_REQUEST
+            error_code, message = invalid, str(error)
         responses.append(AlterConfigsResourceResponse(error_code, message, kind, name))
     return tuple(responses)
 

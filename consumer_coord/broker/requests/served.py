@@ -95,22 +95,17 @@ async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiV
 
 async def _update_features(node: BrokerNode, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Serve UpdateFeatures: the level of the only feature stays as it is."""
-    problems = {}
     for update in request.feature_updates:
+        problem = None
         if update.feature != _FEATURE:
-            problems[update.feature] = f"there is no feature {update.feature}"
+            problem = f"there is no feature {update.feature}"
         elif update.max_version_level != NEW_CLIENT:
-            problems[update.feature] = f"the level of {_FEATURE} is always {NEW_CLIENT} here"
-    code = error_codes.INVALID_UPDATE_VERSION
-    return UpdateFeaturesResponse(
-        error_code=code if problems else error_codes.NONE,
-        error_message=next(iter(problems.values()), None),
-        results=tuple(
-            FeatureUpdateResult(one.feature, code if one.feature in problems else error_codes.NONE, problems.get(one.feature))
-            for one in request.feature_updates
-            if context.api_version < _ONE_OUTCOME_FROM
-        ),
-    )
+            problem = f"the level of {_FEATURE} is always {NEW_CLIENT} here"
+        if problem is not None:
+            return UpdateFeaturesResponse(error_code=error_codes.INVALID_UPDATE_VERSION, error_message=problem)
+    rows = request.feature_updates if context.api_version < _ONE_OUTCOME_FROM else ()
+    results = tuple(FeatureUpdateResult(one.feature, error_codes.NONE, None) for one in rows)
+    return UpdateFeaturesResponse(error_message=None, results=results)
 
 
 #: API key -> the served request.
