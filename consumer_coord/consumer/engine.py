@@ -227,7 +227,7 @@ class Engine:
         self._losses = 0
         #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
-        #: What :func:`consumer_coord.health.watch.watch_of` remembers for this engine.
+        #: What :func:`consumer_coord.consumer.health_watch.watch_of` remembers for this engine.
         self.watch: object = None
 
     # -- messages -----------------------------------------------------------------------------------------------------
