@@ -41,6 +41,7 @@ myst_heading_anchors = 4
 # The pages are independent Markdown pages, some of them with headings that skip a level.
 suppress_warnings = ["myst.header"]
 
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -55,7 +56,7 @@ copybutton_prompt_is_regexp = True
 PARTS_OF_THE_SITE = {
     "Start": ["start", "exactly-once", "design-an-assignor"],
     "Move from another client": ["confluent-kafka", "other-clients", "frameworks"],
-    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing"],
+    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing", "rebalance-tests"],
     "Operate": ["operating", "migrating", "security", "troubleshooting", "commands", "watch"],
     "Understand": ["protocols", "assignors", "benchmarks"],
     "Reference": [

@@ -243,7 +243,7 @@ def test_the_broker_imports_the_wire_and_nothing_of_the_client() -> None:
 def test_nothing_of_production_imports_the_simulation_or_the_tests() -> None:
     for package in ("assignors", "consumer_coord"):
         for name, file in modules_below(package):
-            if not within(name, ("consumer_coord.simulation",)):
+            if not within(name, ("consumer_coord.simulation", "consumer_coord.testing")):
                 found = {one for one in imports_of(file) if within(one, ("consumer_coord.simulation", "tests"))}
                 assert not found, f"{name} imports {found}"
 

@@ -297,6 +297,10 @@ class BrokerFetches:
                 self._too_large({one: ask.states[one] for one in named}, error.__cause__)
             else:
                 self._failed(broker, ask.states, error)
+        except UnsupportedVersionError as error:
+            # The application sees this error and may poll again at once, which must not ask the broker at once again.
+            self._failed(broker, ask.states, error)
+            raise
         else:
             self._pace(broker, lane, response, now() - began < ask.max_wait_ms / 2000)
 
@@ -515,6 +519,9 @@ class BrokerFetches:
             return
         if found.begin == found.end:
             self._cluster.answers.senseless("Fetch", address, state.partition, f"only batches before offset {state.offset}")
+            # The broker's session may have another offset than this one, and would send the same batches again and again.
+            # So the next Fetch names every partition.
+            state.unanswered = True
             self._back_off(state)
             return
         state.failures, whole = 0, (0, len(records))

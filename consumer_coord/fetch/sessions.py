@@ -100,7 +100,7 @@ class FetchSession:
             return Matched({}, {})
         rows = self._rows(response)
         asked = self._named if self._full else {one: at for one, _ in rows if (at := self._named.get(one)) is not None}
-        matched = answers.match("Fetch", sender, asked, rows)
+        matched = answers.match("Fetch", sender, asked, rows, _senseless)
         for one, row in matched.rows.items():
             if row.error_code == codes.NONE:
                 self.told[one] = row.log_start_offset, row.high_watermark, row.last_stable_offset
@@ -149,6 +149,11 @@ class FetchSession:
         if self.session_id == _NO_SESSION:
             return None
         return SessionPart(self.session_id, _FINAL_EPOCH, (), ())
+
+
+def _senseless(_: TopicPartition, row: PartitionData) -> str | None:
+    """Return why the values of a row have no meaning, or None: without an error, a partition has an end."""
+    return "no error and a negative high watermark" if row.error_code == codes.NONE and row.high_watermark < 0 else None
 
 
 def _topics(named: Mapping[TopicPartition, Wanted], version: int) -> Sequence[FetchTopic]:

@@ -23,6 +23,7 @@ from consumer_coord.errors import (
     MalformedMessageError,
     RetriableError,
     UnreachableError,
+    UnsupportedVersionError,
 )
 from consumer_coord.net.answers import AnswerCheck
 from consumer_coord.net.client_config import ClientConfig
@@ -187,9 +188,13 @@ class ClusterClient:
         return self._connections.retry_at(broker)
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
-        """Return the version in which a request would be sent to a broker; None without an open connection to the broker."""
+        """Return the version in which a request would be sent to a broker; None if that is not known before it is sent."""
         connection = self.open_connection(broker)
-        return None if connection is None else connection.version_for(request_class)
+        try:
+            return None if connection is None else connection.version_for(request_class)
+        except UnsupportedVersionError:
+            # The connection asks the broker again before it refuses the request.
+            return None
 
     def open_connection(self, broker: Broker) -> Connection | None:
         """Return the shared connection to a broker if it is open, for requests that must not wait, such as a leave at exit."""

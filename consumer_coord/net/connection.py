@@ -20,6 +20,7 @@ from consumer_coord.errors import (
     FatalError,
     MalformedMessageError,
     RequestTimedOutError,
+    RetriableError,
     UnsupportedVersionError,
 )
 from consumer_coord.net.broker_versions import release_with, setting_too_new
@@ -46,6 +47,10 @@ _SESSION_WINDOW = 0.85
 #: Shortest time between two authentications of a connection, in seconds. Brokers refuse a second authentication within one
 #: second.
 _SHORTEST_SESSION_S = 1.1
+
+
+#: Shortest time between two questions for the versions of a broker that seems not to support a request, in seconds.
+_ASK_AGAIN_S = 5.0
 
 
 class ApiVersionsCutError(DisconnectedError):
@@ -135,6 +140,10 @@ class Connection:
         self._closed_by: CoordinatorError | None = None
         self._authenticator: Authenticator | None = None
         self._session_ends_at = float("inf")
+        #: The cluster id and the number that the broker should have, and the newest version of ApiVersions to send.
+        self._expected: tuple[str | None, int, int | None] = (None, -1, None)
+        #: The loop's time at which the broker was last asked for its versions again.
+        self._asked_again_at = -math.inf
         self._gate = asyncio.Lock()
         #: Timer for the earliest time at which a response can be late.
         self._timer: asyncio.TimerHandle | None = None
@@ -174,8 +183,9 @@ class Connection:
             async with asyncio.timeout(timeout_ms / 1000):
                 transport = await environment.connector.connect(host, port)
                 connection = cls(transport, address, client_id, software_version, environment.run_blocking, traffic)
+                connection._expected = (cluster_id, node_id, newest_api_versions)
                 if versions is None:
-                    await connection._agree_on_versions(timeout_ms, cluster_id, node_id, newest_api_versions)
+                    await connection._agree_on_versions(timeout_ms)
                 else:
                     connection.versions = versions
                 if authenticator is not None:
@@ -236,21 +246,30 @@ class Connection:
         :class:`RequestTimedOutError` after ``timeout_ms`` and close the connection, because the broker would respond to later
         requests only after this one; raise :class:`DisconnectedError` if the connection breaks.
         """
+        ends = asyncio.get_running_loop().time() + timeout_ms / 1000
+        if self._authenticator is not None:
+            await self._renew_session(ends)
+        try:
+            future = self._send_newest(message, version, client_id, ends)
+        except UnsupportedVersionError:
+            if not await self._offers_others(timeout_ms):
+                raise
+            future = self._send_newest(message, version, client_id, ends)
+        response = await future
+        self.proven = True
+        return response
+
+    def _send_newest(self, message: Any, version: int | None, client_id: str | None, ends: float) -> asyncio.Future[Any]:
+        """Send a request in the given version, or in the newest that both sides support."""
         request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
             version = self.version_for(request_class, message.newest if isinstance(message, Versioned) else None)
-        api = api_for(request_class)
-        decode: Callable[[int, Any], Any] = functools.partial(_message, api.response)
+        decode: Callable[[int, Any], Any] = functools.partial(_message, api_for(request_class).response)
         quick = False
         if isinstance(message, Versioned):
             decode, quick = message.decode or decode, message.quick
             message = message.build(version)
-        ends = asyncio.get_running_loop().time() + timeout_ms / 1000
-        if self._authenticator is not None:
-            await self._renew_session(ends)
-        response = await self._send(message, version, functools.partial(decode, version), client_id, quick, ends)
-        self.proven = True
-        return response
+        return self._send(message, version, functools.partial(decode, version), client_id, quick, ends)
 
     def close(self) -> None:
         """Close at once; requests in flight fail."""
@@ -454,8 +473,27 @@ class Connection:
         """The newest version of ApiVersions that the broker serves."""
         return self.versions.get(api_for(ApiVersionsRequest).key, (0, 0))[1]
 
-    async def _agree_on_versions(self, timeout_ms: int, cluster_id: str | None, node_id: int, newest: int | None) -> None:
+    async def _offers_others(self, timeout_ms: float) -> bool:
+        """Ask the broker for its versions again; return whether they differ from those that it gave before.
+
+        A version that is missing is no answer for the life of a connection: the first answer may come from a proxy, or may have
+        been cut. The broker is asked at most once in :data:`_ASK_AGAIN_S`.
+        """
+        moment = asyncio.get_running_loop().time()
+        if moment < self._asked_again_at + _ASK_AGAIN_S:
+            return False
+        self._asked_again_at = moment
+        before = self.versions
+        try:
+            await self._agree_on_versions(timeout_ms)
+        except CoordinatorError as error:
+            logger.info("%s was asked again for its versions: %s", self.address, error)
+            return False
+        return self.versions != before
+
+    async def _agree_on_versions(self, timeout_ms: float) -> None:
         """Send ApiVersions (KIP-35, KIP-511, KIP-1242) in the newest useful version; if refused, in the broker's newest."""
+        cluster_id, node_id, newest = self._expected
         api = api_for(ApiVersionsRequest)
         question = ApiVersionsRequest(
             client_software_name=_SOFTWARE_NAME,
@@ -476,12 +514,14 @@ class Connection:
                 f"{self.address} is not broker {node_id} of cluster {cluster_id} (REBOOTSTRAP_REQUIRED)", code=answer.error_code
             )
         if answer.error_code != error_codes.NONE:
-            raise UnsupportedVersionError(
+            kind = RetriableError if error_codes.is_retriable(answer.error_code) else UnsupportedVersionError
+            raise kind(
                 f"{self.address} refused ApiVersions with {error_codes.error_name(answer.error_code)}", code=answer.error_code
             )
-        self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+        ranges = ((key.api_key, (key.min_version, key.max_version)) for key in answer.api_keys)
+        self.versions = {key: (low, high) for key, (low, high) in ranges if 0 <= low <= high}
 
-    async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: int) -> ApiVersionsResponse:
+    async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: float) -> ApiVersionsResponse:
         future = self._send(question, version, lambda frame: decode_response(ApiVersionsResponse, version, frame)[1])
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -492,7 +532,7 @@ class Connection:
                 raise
             raise ApiVersionsCutError(f"{self.address} closed the connection on ApiVersions v{version}") from error
         except TimeoutError as error:
-            raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
+            raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms:.0f} ms") from error
 
 
 def _message(response: type[Any], version: int, frame: bytes | memoryview) -> Any:

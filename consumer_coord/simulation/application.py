@@ -24,8 +24,10 @@ from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.errors import (
     AssignorError,
+    BrokerError,
     ClosedError,
     CoordinatorError,
+    FatalError,
     FencedError,
     IncompleteResponseError,
     NoOffsetError,
@@ -531,8 +533,10 @@ class MemberProcess:
             return "a topic is gone"
         if stage.cluster.refused and error.code in REFUSALS:
             return "a broker refused the look-up of a start"
-        if stage.cluster.wrong_answers and isinstance(error, IncompleteResponseError):
+        if stage.cluster.errs and isinstance(error, IncompleteResponseError):
             return "a broker answers a look-up wrongly, and other faults had used up most of its time limit"
+        if stage.cluster.edits and isinstance(error, BrokerError | FatalError):
+            return "a broker refuses, or offers no version"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows only one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"

@@ -6,9 +6,11 @@ latter to ``on_record``. The checkers compare the actions of members and applica
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Protocol
 
 import attrs
 
@@ -20,7 +22,9 @@ from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topic_settings import LogSettings
+from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC
 from consumer_coord.errors import UnsupportedVersionError
+from consumer_coord.simulation.exactly_once import OUTPUTS, WRITTEN, ExactlyOnceRules, WrittenLog
 from consumer_coord.simulation.handlers import LETTERS, HandlerRules, LettersLog
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import Server, SimulatedNetwork
@@ -46,18 +50,33 @@ _KEYS = 4
 #: The newest brokers, and no transactions.
 _PLAIN = Fetching()
 
+#: The topics that no member reads.
+_NOT_READ = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LETTERS, OUTPUTS)
+
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
 OnRecord = Callable[[bytes, "bytes | None", int], None]
 #: Called with (topic, partition, settings) for the log of a user topic.
 NewLog = Callable[[str, int, LogSettings], PartitionLog]
 
 
-class ObservedLog(PartitionLog):
-    """A log that reports each new record."""
+class OffsetsObserver(Protocol):
+    """Is told what transactions write to a partition of ``__consumer_offsets``."""
 
-    def __init__(self, settings: LogSettings, on_record: OnRecord) -> None:
+    def on_transactional_record(self, partition: int, producer_id: int, key: bytes, value: bytes) -> None:
+        """Process a record of a transaction."""
+
+    def on_offsets_marker(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """Process the end of a transaction."""
+
+
+class ObservedLog(PartitionLog):
+    """A partition of ``__consumer_offsets`` that reports each new record, and the ends of transactions."""
+
+    def __init__(self, settings: LogSettings, number: int, on_record: OnRecord, transactions: OffsetsObserver | None) -> None:
         super().__init__(settings)
+        self._number = number
         self._on_record = on_record
+        self._transactions = transactions
 
     def append_records(
         self,
@@ -70,9 +89,30 @@ class ObservedLog(PartitionLog):
         """Append like the production log, and report the records."""
         base = super().append_records(records, timestamp_ms, leader_epoch, producer_id, producer_epoch)
         for offset, (key, value) in enumerate(records, base):
-            if key is not None:
+            if key is not None and producer_id < 0:
                 self._on_record(key, value, offset)
+            elif key is not None and value is not None and self._transactions is not None:
+                self._transactions.on_transactional_record(self._number, producer_id, key, value)
         return base
+
+    def append_marker(
+        self,
+        timestamp_ms: int,
+        leader_epoch: int,
+        producer_id: int,
+        producer_epoch: int,
+        committed: bool,
+        coordinator_epoch: int = 0,
+    ) -> int:
+        """Append like the production log, and report the end of the transaction."""
+        offset = super().append_marker(timestamp_ms, leader_epoch, producer_id, producer_epoch, committed, coordinator_epoch)
+        if self._transactions is not None:
+            self._transactions.on_offsets_marker(self._number, producer_id, committed=committed)
+        return offset
+
+
+#: How long the error of a wrong response may be raised after the last wrong response, in seconds.
+_ERRED_S = 10.0
 
 
 class AgedApis:
@@ -119,22 +159,31 @@ class SimulatedCluster:
         fetching: Fetching | None = None,
         seed: int = 0,
         handlers: HandlerRules | None = None,
+        exactly_once: ExactlyOnceRules | None = None,
+        offsets_observer: OffsetsObserver | None = None,
         new_log: NewLog | None = None,
         serve: Callable[[Server], Server] = lambda apis: apis,
     ) -> None:
         """Create the brokers. A random generator from ``seed`` begins and ends transactions in user topics.
 
-        With ``handlers``, most records have a key, and there is a topic for dead letters. ``new_log`` creates the logs of user
-        topics in place of :class:`RecordedLog`. ``serve`` may replace what serves the requests to each broker.
+        With ``handlers``, most records have a key, and there is a topic for dead letters. With ``exactly_once``, there are the
+        topics to which members write. ``new_log`` creates the logs of user topics in place of :class:`RecordedLog`. ``serve``
+        may replace what serves the requests to each broker.
         """
         self._new_user_log = new_log
         fetching = fetching or _PLAIN
         self._handlers = handlers
+        self._exactly_once = exactly_once
+        self._offsets_observer = offsets_observer
         self.loop = loop
         self.network = network
         self.loading_ms = 0
         #: How the brokers answer wrongly at present.
         self.wrong_answers: list[WrongAnswer] = []
+        #: When brokers last ceased to answer wrongly, and to edit responses.
+        self._wrong_at = self._edited_at = -math.inf
+        #: A wrong response -> the one that the broker gave.
+        self._told: dict[bytes, bytes] = {}
         #: Whether brokers have refused the look-up of a partition.
         self.refused: bool = False
         self._on_record = on_record
@@ -170,6 +219,8 @@ class SimulatedCluster:
             self.kafka.create_topic(name, count)
         if handlers is not None:
             self.kafka.create_topic(LETTERS, 1)
+        for name, count in WRITTEN.items() if exactly_once is not None else ():
+            self.kafka.create_topic(name, count)
         self.processes: list[Process] = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
             network.listen(node.host, node.port, serve(self._apis(node)), process)
@@ -192,7 +243,7 @@ class SimulatedCluster:
         self.kafka.close()
 
     def _apis(self, node: BrokerNode) -> Server:
-        apis = WrongApis(KafkaApis(node), self.wrong_answers)
+        apis = WrongApis(KafkaApis(node), self.wrong_answers, self._told)
         if not self.fetch_versions:
             return apis
         return AgedApis(apis, lambda: self.fetch_versions[node.broker_id])
@@ -203,9 +254,12 @@ class SimulatedCluster:
     def _new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         if topic == LETTERS and self._handlers is not None:
             return LettersLog(settings, self._handlers.letters)
-        if topic != GROUP_METADATA_TOPIC and self._new_user_log is not None:
+        if topic in WRITTEN and self._exactly_once is not None:
+            return WrittenLog(settings, TopicPartition(topic, partition), self._exactly_once)
+        internal = topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+        if not internal and self._new_user_log is not None:
             return self._new_user_log(topic, partition, settings)
-        if topic != GROUP_METADATA_TOPIC:
+        if not internal:
             number = len(self.logs)
             log = RecordedLog(
                 settings,
@@ -217,9 +271,9 @@ class SimulatedCluster:
             )
             self.logs.append(log)
             return log
-        if self._on_record is None:
+        if self._on_record is None or topic == TRANSACTION_STATE_TOPIC:
             return PartitionLog(settings)
-        return ObservedLog(settings, self._on_record)
+        return ObservedLog(settings, partition, self._on_record, self._offsets_observer)
 
     # -- records of user topics -------------------------------------------------------------------------------------
 
@@ -228,14 +282,35 @@ class SimulatedCluster:
         return [
             TopicPartition(partition.topic, partition.index)
             for partition in self.kafka.topics.partitions()
-            if partition.topic not in (GROUP_METADATA_TOPIC, LETTERS)
+            if partition.topic not in _NOT_READ
         ]
 
     def answer_wrongly(self, wrong: WrongAnswer) -> Callable[[], None]:
         """Make all brokers answer wrongly in one more way, until the returned function is called."""
         self.wrong_answers.append(wrong)
         self.refused |= wrong.refuses
-        return lambda: self.wrong_answers.remove(wrong)
+
+        def end() -> None:
+            self.wrong_answers.remove(wrong)
+            self._wrong_at = self.loop.time()
+            if wrong.edits:
+                self._edited_at = self._wrong_at
+
+        return end
+
+    @property
+    def errs(self) -> bool:
+        """Whether brokers answer wrongly, or did so until a moment ago, so that a look-up had little of its time limit left."""
+        return bool(self.wrong_answers) or self.loop.time() < self._wrong_at + _ERRED_S
+
+    @property
+    def edits(self) -> bool:
+        """Whether brokers edit responses, or did so until a moment ago: a client keeps the versions of a broker for a while."""
+        return any(one.edits for one in self.wrong_answers) or self.loop.time() < self._edited_at + _ERRED_S
+
+    def honest(self, answer: bytes) -> bytes:
+        """Return the response that the broker gave in place of a wrong one. Call this once for each response."""
+        return self._told.pop(answer, answer)
 
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records as a producer does."""

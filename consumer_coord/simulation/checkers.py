@@ -49,6 +49,15 @@ The rules, by the names under which they are reported:
 ``order``         ``process`` handles records of one key (or partition) one at a time, in order (see ``handlers.py``)
 ``undone``        no commit of ``process`` covers a record that is not done
 ``handled``       ``process`` handles a record again only if its owner died, lost the partition, or could not commit
+``exactly-once``  a record is processed by one committed transaction, which commits the end of what it read (see
+                  ``exactly_once.py`` for this rule and the next ones, which have the names of Jepsen's anomalies)
+``lost-write``    a committed record is in its log, and no commit passes a record that no committed transaction has read
+``G0``            of two transactions, of which one must follow the other, the later one writes later
+``G1a``           no committed transaction has read a record of an aborted one
+``G1b``           no committed transaction has read a record before the end of the record's transaction was decided
+``G1c``           no two committed transactions have read from each other, directly or over others
+``int-send-skip`` the records of a transaction in a log are those that the program sent there, in order, without a gap
+``int-poll-skip`` the polls within a transaction skip no committed record, and do not go back
 ``crash``         no exception is swallowed, and no background task ends with an exception
 """
 
@@ -120,6 +129,10 @@ class Checkers:
         self.first_record = first_record
         self.agreed = agreed
         self._truths: defaultdict[TopicPartition, PartitionTruth] = defaultdict(PartitionTruth)
+        #: Producer id -> the commits of its open transaction.
+        self._in_transactions: defaultdict[int, list[tuple[TopicPartition, offsets_topic.OffsetCommitValue, str, Holding]]] = (
+            defaultdict(list)
+        )
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
         #: The true state of a partition when its topic, or its commit, was last deleted.
@@ -171,21 +184,32 @@ class Checkers:
         if value is None:
             self._put_away(partition)
             return
-        stored = offsets_topic.decode_offset_value(value)
-        offset = stored.offset
+        stored, client = offsets_topic.decode_offset_value(value), self._serving()
+        self._takes_effect(partition, stored, client, self._accepted(partition, stored, client))
+
+    def _accepted(self, partition: TopicPartition, stored: offsets_topic.OffsetCommitValue, client: str) -> Holding:
+        """Check that a member may commit, and return its :class:`Holding`."""
         truth = self._truths[partition]
-        client = self._serving()
         self.commits += 1
-        self._history.note("log", f"{partition} committed {offset} by {client}")
-        holding = self._committer(partition, truth, client, offset)
+        self._history.note("log", f"{partition} committed {stored.offset} by {client}")
+        holding = self._committer(partition, truth, client, stored.offset)
         if holding is None:
-            raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        # If the owner committed without knowing about a truncation, the next owner starts at this commit and goes back. So use
-        # the offset to which the next owner goes back.
-        offset = self.agreed(partition, offset, stored.leader_epoch)
-        if holding.resumes_at is not None:
-            offset = min(offset, holding.resumes_at)
-        self._check_fenced(holding, truth, client, offset)
+            raise Violation("fencing", f"{client} committed {stored.offset} for {partition}, which it never owned")
+        self._check_fenced(holding, truth, client, self._agreed(holding, stored))
+        return holding
+
+    def _agreed(self, holding: Holding, stored: offsets_topic.OffsetCommitValue) -> int:
+        """Return where the next owner begins.
+
+        If the owner committed without knowing about a truncation, the next owner starts at this commit and goes back.
+        """
+        offset = self.agreed(holding.partition, stored.offset, stored.leader_epoch)
+        return offset if holding.resumes_at is None else min(offset, holding.resumes_at)
+
+    def _takes_effect(
+        self, partition: TopicPartition, stored: offsets_topic.OffsetCommitValue, client: str, holding: Holding
+    ) -> None:
+        truth, offset = self._truths[partition], self._agreed(holding, stored)
         if offset < truth.committed:
             self._goes_back(holding, truth, client, offset)
         if offset >= truth.highest:
@@ -200,6 +224,27 @@ class Checkers:
         truth.adrift = offset < stored.offset and stored.leader_epoch < 0
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
+
+    def on_transactional_commit(
+        self, producer_id: int, partition: TopicPartition, stored: offsets_topic.OffsetCommitValue
+    ) -> None:
+        """Check a commit that takes effect if the producer's transaction commits; until then, no member reads the offset."""
+        client = self._serving()
+        try:
+            holding = self._accepted(partition, stored, client)
+        except Violation as breach:
+            self.pending = self.pending or breach
+        else:
+            self._in_transactions[producer_id].append((partition, stored, client, holding))
+
+    def on_transaction_end(self, producer_id: int, *, committed: bool) -> None:
+        """Let the commits of a producer's transaction take effect, or drop them."""
+        try:
+            for one in self._in_transactions.pop(producer_id, ()):
+                if committed:
+                    self._takes_effect(*one)
+        except Violation as breach:
+            self.pending = self.pending or breach
 
     def _put_away(self, partition: TopicPartition) -> None:
         """Begin anew with a partition whose topic was deleted, perhaps to be created again."""

@@ -29,11 +29,14 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment, scaling
 from consumer_coord.simulation.drawing import (
     draw_scenario,
+    is_transactional,
+    with_answers,
     with_metrics,
     with_more_commits,
     with_process,
     with_protocol,
     with_reads,
+    with_transactions,
 )
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Figures, play
@@ -49,7 +52,7 @@ _LARGEST_SEED = 10**9
 _FAULT_MS = 55_000
 
 #: The flags that change which scenario a seed draws.
-_DRAWN = {"fault_members", "fault_protocol", "fault_reads", "fault_ms"}
+_DRAWN = {"fault_members", "fault_answers", "fault_protocol", "fault_reads", "fault_ms"}
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
@@ -86,9 +89,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--fault-reads",
-        choices=("messages", "columns", "any", "process"),
-        help="what members read: messages (the default), columns, or drawn from the seed (any); or they handle messages with"
-        " process",
+        choices=("messages", "columns", "process", "transactions", "any"),
+        help="what members read: messages (the default) or columns; or they handle messages with process; or they read, process"
+        " and write messages in transactions; or drawn from the seed (any: all but process)",
+    )
+    what.add_argument(
+        "--fault-answers",
+        choices=("honest", "edited"),
+        help="edited: brokers edit their responses to some kinds of requests: rows are missing, doubled or foreign, numbers are"
+        " -1, metadata are old, versions are odd (default: honest)",
     )
     what.add_argument(
         "--fault-ms",
@@ -232,6 +241,7 @@ class Drawing:
     members: int | None = None
     protocol: str = "classic"
     reads: str = "messages"
+    answers: str = "honest"
     ms: int = _FAULT_MS
 
     @classmethod
@@ -242,9 +252,11 @@ class Drawing:
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
-        scenario = with_protocol(scenario, self.protocol)
+        scenario = with_answers(with_protocol(scenario, self.protocol), self.answers)
         if self.reads == "process":
             return with_process(scenario)
+        if self.reads == "transactions" or (self.reads == "any" and is_transactional(seed)):
+            return with_transactions(scenario)
         return with_reads(with_metrics(with_more_commits(scenario)) if self.reads == "any" else scenario, self.reads)
 
     def __str__(self) -> str:
@@ -337,7 +349,7 @@ def _figures(done: list[Figures]) -> str:
         name: sum(getattr(row, name) for row in done) / histories
         for name in ("members", "faults", "virtual_s", "rebalances", "commits", "frames")
     }
-    records = sum(row.processed for row in done)
+    records = sum(row.processed + row.transacted for row in done)
     again = sum(row.processed_again for row in done)
     return (
         f"on average, a run had {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds,"

@@ -17,6 +17,7 @@ from consumer_coord.environment import RunBlocking
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.simulation.columns import FetchWitness
+from consumer_coord.simulation.loop import run_inline
 
 #: Called with the completed ticket of a commit, which has the positions and the outcome.
 Told = Callable[[Ticket], None]
@@ -27,7 +28,7 @@ class Inline(RunBlocking):
 
     def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol has the types
         """Run the function at once; return its finished future."""
-        return asyncio.get_running_loop().run_in_executor(None, function)
+        return run_inline(asyncio.get_running_loop(), function)
 
 
 class SimulatedConsumer(AsyncGroupConsumer):

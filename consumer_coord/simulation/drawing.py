@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.simulation.exactly_once import RELAY
 from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
 from consumer_coord.simulation.scenario import Fault, Fetching, Scenario
@@ -161,6 +162,24 @@ def with_metrics(scenario: Scenario) -> Scenario:
     return attrs.evolve(scenario, metrics=Random(f"{scenario.seed}-metrics").random() < 0.25)
 
 
+def with_answers(scenario: Scenario, answers: str) -> Scenario:
+    """Return the same simulation run; with ``edited``, brokers also edit their responses to some kinds of requests."""
+    if answers == "honest":
+        return scenario
+    random = Random(f"{scenario.seed}-answers")
+    edits = [
+        Fault(
+            at_ms=random.randint(0, scenario.faults_end_ms),
+            kind="edit",
+            target=random.randrange(1_000_000),
+            value=random.randrange(1_000),
+            for_ms=random.choice((300, 2_000, 8_000)),
+        )
+        for _ in range(random.choice((1, 2, 4)))
+    ]
+    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *edits), key=lambda fault: fault.at_ms)))
+
+
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same simulation run with members that read columns, and so send Fetch requests.
 
@@ -240,6 +259,55 @@ def with_process(scenario: Scenario, order: str = "any") -> Scenario:
     return attrs.evolve(scenario, members=members, faults=faults)
 
 
+#: Kinds of faults after which it is open what exactly-once means, and those of applications that do not use transactions.
+_NOT_TRANSACTED = frozenset({"recreate", "cut", "trip", "truncate", "trim", "delete", "subscribe", "commit"})
+_MOST_TRANSACTING = 5
+
+
+def is_transactional(seed: int) -> bool:
+    """Return whether the members of a seed write in transactions, if the seed decides."""
+    return Random(f"{seed}-any-transactions").random() < 0.25
+
+
+def with_transactions(scenario: Scenario) -> Scenario:
+    """Return the same simulation run with members that read, process and write in transactions."""
+    random = Random(f"{scenario.seed}-transactions")
+    topics = {name: min(count, 4) for name, count in list(scenario.topics.items())[:2]}
+    timeout_ms = random.choice((6_000, 10_000, 20_000))
+    polls = random.choice((1, 1, 3, 5))
+    members = tuple(
+        attrs.evolve(
+            spec,
+            topics=(*topics, RELAY),
+            pattern=None,
+            transactions=polls,
+            transaction_timeout_ms=timeout_ms,
+            batch=random.choice((3, 10, 30)),
+            poll_every_ms=random.choice((100, 300, 800)),
+            commit="sync",
+            reset="earliest",
+            unruly=0,
+            eof=False,
+            columns=False,
+            bounded=0,
+            commits_too=False,
+            waits_for_all=False,
+            poll_timeout_ms=random.choice((0, 300, 1_000)),
+        )
+        for spec in scenario.members[:_MOST_TRANSACTING]
+    )
+    apart = draw_apart(scenario.seed, begin_ms=3_000, end_ms=scenario.faults_end_ms, transactional=True)
+    kept = (fault for fault in scenario.faults if fault.kind not in _NOT_TRANSACTED)
+    return attrs.evolve(
+        scenario,
+        members=members,
+        topics=topics,
+        faults=tuple(sorted((*kept, *(apart if scenario.faults else ())), key=lambda fault: fault.at_ms)),
+        # Some records of the topics, too, belong to transactions, which commit or abort.
+        fetching=Fetching(transactions=True),
+    )
+
+
 def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
     """Make applications unruly in two thirds of the runs: they cancel calls and raise exceptions in callbacks."""
     if random.random() < 0.33:
@@ -290,14 +358,17 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
     return tuple(sorted(faults, key=lambda fault: (fault.at_ms, fault.kind, fault.target)))
 
 
-def draw_apart(seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False) -> tuple[Fault, ...]:
+def draw_apart(
+    seed: int, *, begin_ms: int, end_ms: int, fetching: bool = False, transactional: bool = False
+) -> tuple[Fault, ...]:
     """Draw the faults whose kinds have separate generators, so that a new kind does not change the faults of other kinds.
 
-    ``fetching``: draw the kinds for members that send Fetch requests, instead of all other kinds.
+    ``fetching`` and ``transactional``: draw the kinds for members that send Fetch requests, or that write in transactions,
+    instead of all other kinds.
     """
     drawn: list[Fault] = []
     for name, kind in KINDS.items():
-        if kind.counts and kind.fetching is fetching:
+        if kind.counts and kind.fetching is fetching and kind.transactional is transactional:
             random = Random(f"{seed}-{name}s")
             of_kind = [
                 Fault(random.randrange(begin_ms, end_ms), name, random.randrange(1_000), random.randrange(1_000))

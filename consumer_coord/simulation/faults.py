@@ -12,14 +12,18 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.topics import NO_LEADER
+from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC
 from consumer_coord.simulation.application import CUTS, TRIPS, MemberProcess, Stall, Trip
 from consumer_coord.simulation.calls import Cut
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
+from consumer_coord.simulation.transacting_member import STEPS, Suspension, TransactingMember
 from consumer_coord.simulation.world import World
-from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
+from consumer_coord.simulation.wrong_answers import EDITED, WRONG_ANSWERS, edited
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.apis import APIS
 
 #: A function that ends a fault.
 Ending: TypeAlias = Callable[[], None]
@@ -38,6 +42,7 @@ class Kind:
     counts: tuple[int, ...] = ()
     lasts_ms: tuple[int, ...] = (0,)
     fetching: bool = False
+    transactional: bool = False
 
 
 #: name -> kind.
@@ -51,7 +56,7 @@ def kind(name: str, what: str, **drawn: Any) -> Callable[[Happen], Happen]:
     new kind does not change the other faults of a seed. Each fault lasts for about one of ``lasts_ms``. The oldest kinds have a
     ``weight`` instead, and are drawn together; another kind with a weight would change the scenario of every seed. ``churn``
     marks the kinds with a weight that cause a rebalance. ``fetching`` marks the kinds that are drawn only if members send Fetch
-    requests.
+    requests, and ``transactional`` those that are drawn only if members write in transactions.
     """
 
     def register(happen: Happen) -> Happen:
@@ -228,27 +233,14 @@ def _commit(world: World, fault: Fault, member: MemberProcess) -> None:
 
 def _block(world: World, fault: Fault, pairs: Sequence[tuple[str, str]]) -> Ending:
     _note(world, fault, ", ".join(f"{source} to {target}" for source, target in pairs))
-    for source, target in pairs:
-        world.network.block(source, target)
-
-    def over() -> None:
-        for source, target in pairs:
-            world.network.unblock(source, target)
-
-    return over
+    return world.kafka.block(pairs)
 
 
 @member_kind("lag", "frames between two hosts take longer for the duration", weight=4)
 def _lag(world: World, fault: Fault, member: MemberProcess) -> Ending:
     host, broker = member.name, _broker(world, fault.value)
     _note(world, fault, f"{host} {broker}")
-
-    def delay(extra_ms: float) -> None:
-        world.network.slow(host, broker, extra_ms)
-        world.network.slow(broker, host, extra_ms)
-
-    delay(50 + fault.value * 2)
-    return lambda: delay(0)
+    return world.kafka.lag(host, broker, 50 + fault.value * 2)
 
 
 @member_kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
@@ -263,8 +255,7 @@ def _mute(world: World, fault: Fault, member: MemberProcess) -> Ending:
 
 @member_kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
 def _cut_off(world: World, fault: Fault, member: MemberProcess) -> Ending:
-    brokers = [node.host for node in world.cluster.kafka.nodes]
-    return _block(world, fault, [(member.name, broker) for broker in brokers] + [(broker, member.name) for broker in brokers])
+    return _block(world, fault, world.kafka.links(member.name))
 
 
 @kind("reset", "all connections of a host break", weight=5)
@@ -463,6 +454,13 @@ def _answer_wrongly(world: World, fault: Fault) -> Ending:
     return world.cluster.answer_wrongly(WRONG_ANSWERS[fault.kind](fault.value))
 
 
+@kind("edit", "the responses to one kind of request are edited in one way for the duration (``edits.py``)")
+def _edit(world: World, fault: Fault) -> Ending:
+    api_key, edit = EDITED[fault.target % len(EDITED)]
+    _note(world, fault, f"{APIS[api_key].name}: {edit}, by every broker")
+    return world.cluster.answer_wrongly(edited(api_key, edit, fault.value))
+
+
 # -- kinds for members that send Fetch requests
 
 
@@ -515,3 +513,58 @@ def _roll(world: World, fault: Fault) -> Ending | None:
     cluster.stop_broker(index)
     cluster.age(index, versions[fault.value % len(versions)])
     return lambda: cluster.start_broker(index)
+
+
+# -- kinds for members that write in transactions
+
+
+@member_kind(
+    "suspend",
+    "a process is suspended at a step of its next transaction, perhaps for longer than transaction.timeout.ms",
+    counts=(0, 1, 3, 5),
+    lasts_ms=(1_000, 8_000, 16_000, 30_000),
+    transactional=True,
+)
+def _suspend(world: World, fault: Fault, member: MemberProcess) -> None:
+    if isinstance(member, TransactingMember):
+        member.suspension = Suspension(STEPS[fault.value % len(STEPS)], fault.for_ms / 1000)
+        _note(world, fault, f"{member.name} before the step {member.suspension.step!r}")
+
+
+#: Produce, InitProducerId, EndTxn, TxnOffsetCommit.
+_LOSABLE = (0, 22, 26, 26, 28)
+
+
+@member_kind("lose", "the broker's answer to a request of the producer gets lost", counts=(0, 1, 3, 6), transactional=True)
+def _lose(world: World, fault: Fault, member: MemberProcess) -> None:
+    if isinstance(member, TransactingMember):
+        member.loses = _LOSABLE[fault.value % len(_LOSABLE)]
+        _note(world, fault, f"{member.name}, API {member.loses}")
+
+
+@member_kind(
+    "rival",
+    "a second process starts with the transactional id of a member, which goes on, perhaps after a pause",
+    counts=(0, 0, 1, 2),
+    lasts_ms=(100, 4_000, 14_000),
+    transactional=True,
+)
+def _rival(world: World, fault: Fault, member: MemberProcess) -> Ending | None:
+    if member.spec.instance_id is not None:
+        return None
+    _note(world, fault, member.name)
+    world.start_again(member.spec.name)
+    if fault.value % 2:
+        return None
+    member.process.freeze()
+    return member.process.thaw
+
+
+@member_kind("move-transactions", "another broker coordinates a transactional id", counts=(0, 1, 3), transactional=True)
+def _move_transactions(world: World, fault: Fault, member: MemberProcess) -> None:
+    kafka, up = world.cluster.kafka, world.cluster.brokers_up()
+    to = up[fault.value % len(up)]
+    _note(world, fault, f"{member.spec.name} to {kafka.nodes[to].host}")
+    if TRANSACTION_STATE_TOPIC in kafka.topics.by_name:
+        count = kafka.config.transaction_state_log_num_partitions
+        kafka.move_leader(TRANSACTION_STATE_TOPIC, partition_for(member.spec.name, count), to)

@@ -163,6 +163,7 @@ def _asked(member: MemberProcess) -> SimulatedConsumer | None:
         or consumer is None
         or not consumer.begun
         or member.spec.process
+        or member.spec.transactions
     ):
         return None
     return consumer

@@ -164,6 +164,16 @@ class Timer(_Slots, asyncio.TimerHandle):
                 self._loop._timer_handle_cancelled(self)  # type: ignore[attr-defined]  # asyncio's own hook
 
 
+def run_inline(loop: asyncio.AbstractEventLoop, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
+    """Run ``function`` at once; return its finished future."""
+    future: asyncio.Future[T] = loop.create_future()
+    try:
+        future.set_result(function(*args))
+    except Exception as error:  # noqa: BLE001 - raised by the future
+        future.set_exception(error)
+    return future
+
+
 class OnVirtualClock(asyncio.AbstractEventLoop):
     """The methods of an event loop that a :class:`VirtualTimeLoop` and its processes have in common."""
 
@@ -226,12 +236,7 @@ class OnVirtualClock(asyncio.AbstractEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """Run ``func`` inline, without virtual time."""
-        future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - raised by the future
-            future.set_exception(error)
-        return future
+        return run_inline(self, func, *args)
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         """Raise an exception, because only the simulated network exists."""
@@ -417,12 +422,12 @@ class VirtualTimeLoop(OnVirtualClock, base_events.BaseEventLoop):
         tasks = sorted((task for loop in loops for task in self.tasks_of(loop) if task is not current), key=hash)
         timers = sorted(entry for entry in self.timers if not entry[2]._cancelled and entry[2]._loop in loops)
         return Leaks(
-            tuple(f"{task.get_name()} {_waits_at(task)}" for task in tasks),
+            tuple(f"{task.get_name()} {waits_at(task)}" for task in tasks),
             tuple(f"at {when:.3f} s: {_name(timer)}" for when, _, timer in timers),
         )
 
 
-def _waits_at(task: asyncio.Task[Any]) -> str:
+def waits_at(task: asyncio.Task[Any]) -> str:
     """Return where a task waits: the innermost line, through all coroutines that the task awaits."""
     places: list[str] = []
     awaited: Any = task.get_coro()

@@ -65,6 +65,11 @@ class MemberSpec:
     process: str = attrs.field(default="", metadata={"later": True})
     on_failure: str = attrs.field(default="stop", metadata={"later": True})
 
+    #: How many times at most the application polls in a transaction that writes one record for each record it reads; 0 for
+    #: applications without transactions. The producer's ``transaction.timeout.ms`` is ``transaction_timeout_ms``.
+    transactions: int = attrs.field(default=0, metadata={"later": True})
+    transaction_timeout_ms: int = attrs.field(default=10_000, metadata={"later": True})
+
     def __str__(self) -> str:
         """Describe the member for the timeline."""
         subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
@@ -72,6 +77,8 @@ class MemberSpec:
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
         columns = ", reads columns" if self.columns else ""
         too = ", and during each batch" if self.commits_too else ""
+        if self.transactions:
+            return f"{protocol} on {subscription}{static}, with transactions of up to {self.transactions} polls"
         if self.process:
             return f"{protocol} on {subscription}{static}, processes by {self.process}, on failure {self.on_failure}"
         return f"{protocol} on {subscription}{static}, commits {self.commit}{too}{columns}"

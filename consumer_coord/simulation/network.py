@@ -88,6 +88,10 @@ class SimulatedNetwork:
         """Let the server at an address listen at the port ``to`` of its host instead; connections stay open."""
         self._servers[host, to] = self._servers.pop((host, port))
 
+    def has_host(self, host: str) -> bool:
+        """Return whether a server listens at this host, or did before it stopped."""
+        return any(host == one for one, _ in self._servers)
+
     def connector(self, process: Process) -> SimulatedConnector:
         """Return the connector of a client that runs in ``process``, on the host with this name."""
         return SimulatedConnector(self, process)

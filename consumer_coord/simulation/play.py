@@ -57,6 +57,9 @@ class Figures:
     #: Records that handlers of ``process`` have done, and of these again after a loss.
     handled: int = 0
     handled_again: int = 0
+    #: Records that committed transactions have processed, and transactions that were aborted.
+    transacted: int = 0
+    aborted: int = 0
 
 
 @attrs.frozen
@@ -266,8 +269,9 @@ class _Course(World):
             holders = [holding for holding in self.checkers.holders(partition) if holding.owner.alive]
             if len(holders) != 1:
                 return f"{partition} has {len(holders)} owners"
-            if self.handlers is not None:
-                undone = self.handlers.left(partition, committed=committed)
+            rules = self.handlers or self.exactly_once
+            if rules is not None:
+                undone = rules.left(partition, committed=committed)
                 if undone is not None:
                     return undone
                 continue
@@ -387,6 +391,8 @@ class _Course(World):
         await self._stop_members(committing)
         self._check_commits(wanted, nothing_read)
         self._check_groups_are_empty()
+        if self.exactly_once is not None:
+            self.exactly_once.check_all()
         self._check_metrics()
         self.cluster.close()
         await self._until(self.loop.time() + 60)
@@ -405,6 +411,9 @@ class _Course(World):
     def _check_commits(self, wanted: Set[str], nothing_read: Set[TopicPartition]) -> None:
         """Check that the members that closed have committed all records that they read in the topics ``wanted``."""
         for partition in self.cluster.partitions():
+            if self.exactly_once is not None:
+                # What is not committed is not processed.
+                continue
             if self.handlers is not None:
                 left = self.handlers.uncommitted(partition)
                 if left is not None and partition.topic in wanted:
@@ -482,6 +491,8 @@ def play(scenario: Scenario) -> Outcome:
         steps=world.loop.steps,
         handled=0 if world.handlers is None else world.handlers.handled,
         handled_again=0 if world.handlers is None else world.handlers.again,
+        transacted=0 if world.exactly_once is None else world.exactly_once.processed,
+        aborted=0 if world.exactly_once is None else world.exactly_once.aborted,
         **{name: getattr(checkers, name) for name in counted},
     )
     return Outcome(scenario, violation, history, figures)

@@ -291,14 +291,14 @@ class SimulatedProducer:
     async def _send_batch(self) -> None:
         """Send the next records of one partition, and report the outcome."""
         batch = [self._queue.popleft()]
-        partition = self._placed(batch[0])
-        while self._queue and len(batch) < self._settings["batch.num.messages"]:
-            # A record whose partition is not known yet has a batch of its own.
-            if partition.partition == _ANY_PARTITION or self._placed(self._queue[0]) != partition:
-                break
-            batch.append(self._queue.popleft())
+        partition, others = self._placed(batch[0]), deque[Produced]()
+        # A record whose partition is not known yet has a batch of its own.
+        while partition.partition != _ANY_PARTITION and self._queue and len(batch) < self._settings["batch.num.messages"]:
+            record = self._queue.popleft()
+            (batch if self._placed(record) == partition else others).append(record)
+        self._queue.extendleft(reversed(others))
         self._in_flight = len(batch)
-        self._without_key += 1
+        self._without_key += not batch[0].key
         partition, offset, error = await self._delivered(partition, batch, Deadline.after(self._delivery_ms))
         self._in_flight = 0
         self._outcomes.extend(

@@ -118,6 +118,10 @@ class RecordedLog(PartitionLog):
                 return version
         return None
 
+    def is_undecided(self, offset: int) -> bool:
+        """Return whether a record belongs to an open transaction."""
+        return any(offset in records for records in self._pending.values())
+
     def committed_records(self, first: int, end: int) -> list[Row]:
         """Return the offsets and values of the committed records from ``first`` up to, not including, ``end``."""
         return [(offset, self._values[offset]) for offset in range(max(first, 0), end) if offset in self._values]

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Collection
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC
 from consumer_coord.broker.record_batch import HEADER_SIZE
 from consumer_coord.consumer.partitions import IllegalTransitionError
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
@@ -60,6 +62,12 @@ class Stage:
         orders = [spec.process for spec in scenario.members if spec.process]
         #: The rules for what handlers do, if members call ``process``.
         self.handlers: HandlerRules | None = HandlerRules(orders[0], lambda one: self.cluster.log(one)) if orders else None
+        #: The rules for transactions, if members read, process and write.
+        self.exactly_once: ExactlyOnceRules | None = (
+            ExactlyOnceRules(lambda one: self.cluster.log(one), self.fail)
+            if any(spec.transactions for spec in scenario.members)
+            else None
+        )
         self.kafka: VirtualKafka = VirtualKafka(
             loop,
             scenario.seed,
@@ -71,6 +79,7 @@ class Stage:
                 group_consumer_heartbeat_interval_ms=3_000,
                 group_consumer_regex_refresh_interval_ms=10_000,
                 offsets_topic_num_partitions=3,
+                transaction_state_log_num_partitions=3,
                 auto_create_topics_enable=False,
                 client_metrics_enable=scenario.metrics,
             ),
@@ -79,6 +88,8 @@ class Stage:
             on_record=self._on_record,
             fetching=scenario.fetching,
             handlers=self.handlers,
+            exactly_once=self.exactly_once,
+            offsets_observer=self,
         )
         self.network: SimulatedNetwork = self.kafka.network
         self.network.on_answer = self._on_answer
@@ -102,6 +113,29 @@ class Stage:
                 except Violation as breach:
                     self.fail(breach)
 
+        if self.exactly_once is not None and value is not None:
+            decoded = offsets_topic.decode_key(key)
+            if isinstance(decoded, offsets_topic.OffsetCommitKey):
+                stored, partition = offsets_topic.decode_offset_value(value), TopicPartition(decoded.topic, decoded.partition)
+                self.exactly_once.outside_of_transactions(partition, stored.offset, self.network.serving)
+
+    def on_transactional_record(self, partition: int, producer_id: int, key: bytes, value: bytes) -> None:
+        """Check an offset that a coordinator has accepted as part of a transaction."""
+        decoded, stored = offsets_topic.decode_key(key), offsets_topic.decode_offset_value(value)
+        if self.exactly_once is not None and isinstance(decoded, offsets_topic.OffsetCommitKey):
+            log, at = TopicPartition(GROUP_METADATA_TOPIC, partition), TopicPartition(decoded.topic, decoded.partition)
+            tag = stored.metadata.rstrip("\0")
+            self.history.note("log", f"{tag} of producer {producer_id} is to commit {stored.offset} of {at}")
+            self.exactly_once.offset_sent(log, producer_id, at, stored.offset, tag)
+            self.checkers.on_transactional_commit(producer_id, at, stored)
+
+    def on_offsets_marker(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """Check the end of a transaction in a partition of ``__consumer_offsets``."""
+        if self.exactly_once is not None:
+            self.history.note("log", f"producer {producer_id} {'commits' if committed else 'aborts'} its offsets")
+            self.checkers.on_transaction_end(producer_id, committed=committed)
+            self.exactly_once.ended(TopicPartition(GROUP_METADATA_TOPIC, partition), producer_id, committed=committed)
+
     def fail(self, breach: Violation) -> None:
         """End the simulation run, because a rule was violated."""
         self.history.note("checkers", f"VIOLATION {breach}")
@@ -116,6 +150,10 @@ class Stage:
 
     def answered(self, client: str, api_key: int) -> None:
         """React to a broker's response to a member's request; a subclass may override this."""
+
+    def is_replaced(self, member: object) -> bool:
+        """Return whether a member has a newer process; a subclass must override this."""
+        raise NotImplementedError
 
     def _on_request(self, client: str) -> None:
         try:
@@ -138,6 +176,7 @@ class Stage:
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         api_key = int.from_bytes(request[:2], "big")
+        answer = self.cluster.honest(answer)
         self.answered(client, api_key)
         if api_key == _FETCH and len(answer) > HEADER_SIZE:
             # A shorter response has no batch.

@@ -16,6 +16,7 @@ from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.processing_member import ProcessingMember
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
+from consumer_coord.simulation.transacting_member import TransactingMember
 from consumer_coord.wire.embedded_protocol import decode_subscription
 
 #: Time within which the members of a stable group notice a rebalance and join, in seconds.
@@ -59,7 +60,7 @@ class World(Stage):
         """Start a member for the first time or again."""
         life = self._life_numbers[spec.name] = self._life_numbers.get(spec.name, 0) + 1
         random = Random(f"{self.scenario.seed}-{spec.name}-{life}")
-        kind = ProcessingMember if spec.process else MemberProcess
+        kind = TransactingMember if spec.transactions else ProcessingMember if spec.process else MemberProcess
         member = kind(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
         self.members[spec.name] = member
         self.lives.append(member)
@@ -136,6 +137,10 @@ class World(Stage):
         for member in self.lives:
             if member.name == client:
                 member.answered(api_key)
+
+    def is_replaced(self, member: object) -> bool:
+        """Return whether a member has a newer process."""
+        return all(member is not one for one in self.members.values())
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.setting_names import LIBRDKAFKA as LIBRDKAFKA_NAMES
+from consumer_coord.settings import SETTINGS
 from consumer_coord.simulation import checkers
 from consumer_coord.simulation.faults import KINDS
 from tests.support.docs.blocks import DOCS, ROOT
@@ -108,10 +110,15 @@ def test_the_page_names_each_default_that_differs_from_librdkafkas() -> None:
     assert told == {name: (ours[name], there) for name, there in LIBRDKAFKA.items() if ours[name] != there}
 
 
+def test_the_way_back_to_confluent_kafka_names_the_settings_that_librdkafka_does_not_have() -> None:
+    [item] = re.findall(r"\* Remove the settings that only.*?(?=\n\*)", (DOCS / "confluent-kafka.md").read_text(), re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", item)) == SETTINGS.keys() - LIBRDKAFKA_NAMES
+
+
 def test_the_page_has_the_rules_and_the_number_of_faults_of_the_simulation() -> None:
-    rules = set(re.findall(r"^``(\w+)``", checkers.__doc__ or "", re.MULTILINE))
+    rules = set(re.findall(r"^``([\w-]+)``", checkers.__doc__ or "", re.MULTILINE))
     table = (DOCS / "simulation.md").read_text().partition("## The rules")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == rules
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == rules
     tested = (DOCS / "how-it-is-tested.md").read_text()
     assert f"{len(rules)} rules, {len(KINDS)} kinds of faults, more than" in tested
     [scenarios] = re.findall(r"more than (\d+) kept scenarios", tested)

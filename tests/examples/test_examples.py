@@ -65,6 +65,22 @@ def test_the_plain_consumer_prints_and_commits(kafka: EmbeddedKafka, tmp_path: P
         stop(process)
 
 
+def test_each_process_has_its_own_consumer_and_leaves_in_good_order(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("wb") as output:
+        process = run(output, "examples.worker_processes", kafka.bootstrap_servers, "orders", "billing", "2")
+        await_text(out, "order ", 100)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(180) == 0, out.read_text()
+        finally:
+            end(process)
+    assert kafka.group_state("billing") == "Empty"
+    with GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing"}) as consumer:
+        committed = consumer.committed([TopicPartition("orders", number) for number in range(4)])
+    assert sum(one.offset for one in committed) == 100
+
+
 def test_a_static_member_restarts_without_a_rebalance_and_a_second_one_fences_it(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("first", "again", "twin")]
     arguments = ("examples.static_membership", kafka.bootstrap_servers, "orders", "billing", "worker-1")

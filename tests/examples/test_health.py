@@ -98,7 +98,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def pod(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Pod]:
-    one = Pod(importlib.import_module("yaml").safe_load(MANIFEST.read_text()), kafka.bootstrap_servers, tmp_path)
+    deployment, budget = importlib.import_module("yaml").safe_load_all(MANIFEST.read_text())
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    one = Pod(deployment, kafka.bootstrap_servers, tmp_path)
     yield one
     end(one.process)
 

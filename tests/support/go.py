@@ -44,3 +44,12 @@ def _build(go: str, source: Path, binary: Path) -> None:
         (staging / "program").rename(binary)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def module_version(name: str, module: str) -> str:
+    """Return the version of a module that the program ``name`` uses, from its ``go.mod``."""
+    for line in (SOURCES / name / "go.mod").read_text().splitlines():
+        words = line.removeprefix("require").split()
+        if words[:1] == [module]:
+            return words[1].removeprefix("v")
+    raise ValueError(f"{name}/go.mod does not name {module}")

@@ -89,8 +89,11 @@ class ToolJars:
     tools: Path
 
 
-def run_kafka_tool(jars: ToolJars, main: str, *arguments: str, deadline_s: float = 120) -> subprocess.CompletedProcess[str]:
+def run_kafka_tool(
+    jars: ToolJars, main: str, *arguments: str, stdin: str | None = None, deadline_s: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's own command line tools to its end; ``main`` is its class below ``org.apache.kafka.tools``."""
     jvm = [*java_command(jars.libs), "-Xmx128m", "-XX:TieredStopAtLevel=1"]
     jvm += ["-cp", f"{jars.libs}/*:{jars.tools}/*", f"org.apache.kafka.tools.{main}"]
-    return subprocess.run([*jvm, *arguments], capture_output=True, text=True, timeout=deadline_s, check=False)
+    command = [*jvm, *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=deadline_s, check=False)
