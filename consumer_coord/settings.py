@@ -267,7 +267,7 @@ SETTINGS: Mapping[str, Setting] = {
             CONTROL,
             "Read messages through librdkafka. If off, this package's own Fetch reads them. If not set, librdkafka reads only"
             " with a setting that this package does not have, such as `ssl.providers`.",
-            "Off: no threads of librdkafka, and less processor time for small records; large records arrive more slowly.",
+            "Off: no threads of librdkafka, and less CPU time for small records; large records arrive more slowly.",
         ),
         Setting(
             "poll.raises.errors",

@@ -41,6 +41,7 @@ myst_heading_anchors = 4
 # The pages are independent Markdown pages, some of them with headings that skip a level.
 suppress_warnings = ["myst.header"]
 
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

@@ -2,8 +2,8 @@
 
     python -m examples.worker_processes localhost:9092 orders billing 4
 
-The first process only starts the others, and passes SIGTERM and Ctrl-C on to them. Servers that fork have a hook for the place
-of ``work``: ``post_fork`` of Gunicorn, ``worker_process_init`` of Celery, ``initializer`` of a pool.
+The first process only starts the others, and passes SIGTERM and Ctrl-C on to them. Servers that fork have a hook for such a
+function: ``post_fork`` of Gunicorn, ``worker_process_init`` of Celery, ``initializer`` of a pool.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> int:
         for worker in workers:
             worker.terminate()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
     for worker in workers:
         worker.join()
     return max(abs(worker.exitcode or 0) for worker in workers)

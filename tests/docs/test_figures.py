@@ -9,6 +9,8 @@ from pathlib import Path
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.setting_names import LIBRDKAFKA as LIBRDKAFKA_NAMES
+from consumer_coord.settings import SETTINGS
 from consumer_coord.simulation import checkers
 from consumer_coord.simulation.faults import KINDS
 from tests.support.docs.blocks import DOCS, ROOT
@@ -106,6 +108,11 @@ def test_the_page_names_each_default_that_differs_from_librdkafkas() -> None:
     assert [row for row in rows if row[0] == "socket.keepalive.enable"] == [("socket.keepalive.enable", "true", "false")]
     told = {name: (here, there) for name, here, there in rows if name in LIBRDKAFKA}
     assert told == {name: (ours[name], there) for name, there in LIBRDKAFKA.items() if ours[name] != there}
+
+
+def test_the_way_back_to_confluent_kafka_names_the_settings_that_librdkafka_does_not_have() -> None:
+    [item] = re.findall(r"\* Remove the settings that only.*?(?=\n\*)", (DOCS / "confluent-kafka.md").read_text(), re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", item)) == SETTINGS.keys() - LIBRDKAFKA_NAMES
 
 
 def test_the_page_has_the_rules_and_the_number_of_faults_of_the_simulation() -> None:

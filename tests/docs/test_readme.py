@@ -66,7 +66,7 @@ def test_the_consumer_reads_and_commits_what_it_finished() -> None:
 
 
 def test_the_consumer_ends_with_an_error_that_it_receives() -> None:
-    code = CONSUMER.replace('"auto.offset.reset": "earliest"', '"auto.offset.reset": "error"')
+    code = CONSUMER.replace('= "earliest"', '= "error"')
     with EmbeddedKafka(topics={"orders": 1}) as kafka, pytest.raises(KafkaException, match=r"(?i)offset"):
         exec(code.replace("localhost:9092", kafka.bootstrap_servers), {})
 
@@ -128,6 +128,13 @@ def test_the_test_passes(tmp_path: Path) -> None:
 def test_every_extra_is_named() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     assert not [name for name in extras - {"dev", "docs"} if f"consumer-coord[{name}]" not in README]
+
+
+def test_the_first_page_names_the_extras() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    page = (ROOT / "docs" / "start.md").read_text()
+    (listed,) = re.findall(r"The other extras are (.*?)\.", page, re.DOTALL)
+    assert {*re.findall(r"`(\w+)`", listed), "testing"} == extras - {"dev", "docs"}
 
 
 def test_the_makefile_has_the_targets_of_the_readme() -> None:

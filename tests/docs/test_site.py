@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.command_table import COMMANDS
 from consumer_coord.config import parse
 from consumer_coord.group.metrics import NAMES
@@ -149,6 +150,12 @@ def test_a_missing_value_is_found_on_a_page() -> None:
     assert left_over("<article><p>5 \u2013 6</p> <code>rejoin: %s</code></article>") == []
 
 
+def methods(kind: type[object]) -> set[str]:
+    """Return the anchors of a consumer's public methods, also of those that it inherits within this package."""
+    own = [base for base in kind.__mro__ if base.__module__.startswith("consumer_coord.")]
+    return {f"consumer_coord.{kind.__name__}.{name}" for base in own for name in vars(base) if not name.startswith("_")}
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-d", str(tmp_path / "trees")]
@@ -168,6 +175,8 @@ def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_
             if not file.exists() or (anchor and file in pages and anchor not in pages[file].anchors):
                 broken.append(f"{page.relative_to(site)}: {target}")
     assert not broken
+    shown = pages[site / "reference" / "consumers.html"].anchors
+    assert not [name for kind in (GroupConsumer, AsyncGroupConsumer) for name in methods(kind) if name not in shown]
     marks = [f"{page.relative_to(site)}: {mark}" for page in pages for mark in left_over(page.read_text())]
     assert not marks
     # The site needs no file from elsewhere: it can be read without a network.
