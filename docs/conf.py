@@ -56,7 +56,17 @@ copybutton_prompt_is_regexp = True
 PARTS_OF_THE_SITE = {
     "Start": ["start", "exactly-once", "design-an-assignor"],
     "Move from another client": ["confluent-kafka", "other-clients", "frameworks"],
-    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing", "rebalance-tests"],
+    "Build": [
+        "asyncio",
+        "parallel",
+        "deserializing",
+        "dataframes",
+        "spark",
+        "spark-options",
+        "spark-guarantee",
+        "testing",
+        "rebalance-tests",
+    ],
     "Operate": ["operating", "migrating", "security", "troubleshooting", "commands", "watch"],
     "Understand": ["protocols", "assignors", "benchmarks"],
     "Reference": [
