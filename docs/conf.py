@@ -140,6 +140,25 @@ def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], do
         )
 
 
+def linked_rows(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Give each row of the troubleshooting page an anchor, made of its log text, so that an answer can link to it."""
+    if page != "troubleshooting":
+        return
+    taken: set[str] = set()
+
+    def link(row: re.Match[str]) -> str:
+        told = re.search(r"<code[^>]*>(.*?)</code>", row[2]) or row
+        text = re.sub(r"<[^>]*>|&\w+;", "", told[1] if told is not row else row[2])
+        anchor = "log-" + "-".join(re.findall(r"[a-z]+", text.lower())[:8])
+        if anchor in taken:
+            return row[0]
+        taken.add(anchor)
+        mark = f'<a class="headerlink" href="#{anchor}" title="Link to this row">¶</a>'
+        return f'<tr id="{anchor}" class="row-{row[1]}"><td>{row[2].removesuffix("</p>")} {mark}</p></td>'
+
+    context["body"] = re.sub(r'<tr class="row-(\w+)"><td>(<p>.*?</p>)\s*</td>', link, context["body"], flags=re.DOTALL)
+
+
 def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str) -> object:
     """Write ``...`` where a default is made anew for each object: attrs has the word NOTHING there."""
     return None if signature is None else (re.sub(r"\bNOTHING\b", "...", signature), returns)
@@ -150,4 +169,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", fill_in)
     if "sphinx.ext.autodoc" in app.extensions:
         app.connect("autodoc-process-signature", without_nothing)
+    app.connect("html-page-context", linked_rows)
     app.connect("html-page-context", breakable)
