@@ -133,10 +133,12 @@ def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Long names may break after a dot or an underscore, where a reader expects it, and not only in the middle of a word."""
+    """Long names may break after a dot or an underscore, or before a capital, where a reader expects it, and not only in the middle of a word."""
     if "body" in context:
         context["body"] = re.sub(
-            r'(?<=<span class="pre">)[^<]+', lambda name: re.sub(r"([._](?=\w))", r"\1<wbr>", name[0]), context["body"]
+            r'(?<=<span class="pre">)[^<]+',
+            lambda name: re.sub(r"([._](?=\w)|[a-z](?=[A-Z]))", r"\1<wbr>", name[0]),
+            context["body"],
         )
 
 
