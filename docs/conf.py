@@ -133,13 +133,13 @@ def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Long names may break after a dot or an underscore, or before a capital, where a reader expects it, and not only in the middle of a word."""
+    """Let long names break after a dot or an underscore, or before a capital, and not only anywhere in a word."""
+
+    def parts(name: re.Match[str]) -> str:
+        return re.sub(r"([._](?=\w)|[a-z](?=[A-Z]))", r"\1<wbr>", name[0])
+
     if "body" in context:
-        context["body"] = re.sub(
-            r'(?<=<span class="pre">)[^<]+',
-            lambda name: re.sub(r"([._](?=\w)|[a-z](?=[A-Z]))", r"\1<wbr>", name[0]),
-            context["body"],
-        )
+        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]+', parts, context["body"])
 
 
 def linked_rows(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
