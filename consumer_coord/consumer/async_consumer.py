@@ -18,9 +18,10 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from assignors.base import Assignor
+from consumer_coord.assignor_loading import choose_assignors
 from consumer_coord.config import parse
 from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag
 from consumer_coord.confluent.group_lines import group_lines
@@ -65,17 +66,16 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.shared_clusters import Clusters, shared_clusters
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
-from consumer_coord.runtime.background import Clusters, shared_clusters
-from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
-    from consumer_coord.process import Batches, Counts, FailurePolicy
+    from consumer_coord.process import Counts, ProcessOptions
     from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -375,6 +375,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def __aiter__(self) -> Self:
         return self
 
+    def wakeup(self) -> None:
+        """Make the running poll, or the next poll, raise :class:`WakeupError`.
+
+        Another thread calls ``loop.call_soon_threadsafe(consumer.wakeup)``.
+        """
+        if self._closing is None:
+            (self._made or self._access.opened()).wakeup()
+
     async def __anext__(self) -> Message:
         """Return the next message, without a time limit; for a message with an error, raise KafkaException."""
         try:
@@ -461,21 +469,15 @@ class AsyncGroupConsumer(AiokafkaMethods):
         handle: Callable[[Message], Awaitable[object]],
         *,
         concurrency: int = 200,
-        order: str = "key",
         stop: asyncio.Event | None = None,
-        drain_timeout: float = 25.0,
-        most_records: int = 10_000,
-        most_bytes: int = 64 << 20,
-        metadata_max_bytes: int = 4096,
-        on_failure: FailurePolicy | None = None,
-        batches: Batches | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> Counts:
         """Handle records in up to ``concurrency`` tasks, and commit by itself; return the counts when ``stop`` is set.
 
-        ``handle(message)`` is a coroutine function. With ``order="key"``, records of one key are handled one after another, in
-        the order of their offsets, and records without a key in any order; with ``"partition"``, those of one partition; with
-        ``"none"``, all in any order. Inside the handler, :func:`consumer_coord.process.context` tells whether its result still
-        counts.
+        ``handle(message)`` is a coroutine function. Records of one key are handled one after another, in the order of their
+        offsets; ``options`` choose another order, bounds, and what happens to failed records: see
+        :class:`~consumer_coord.process.ProcessOptions`. Inside the handler, :func:`consumer_coord.process.context` tells
+        whether its result still counts.
 
         What is finished is committed every ``auto.commit.interval.ms`` and before a partition is released, also with
         ``enable.auto.commit=false``. The committed offset is the lowest unfinished one. Its metadata has the finished ones
@@ -494,16 +496,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         from consumer_coord.process.asyncio_driver import AsyncProcess
         from consumer_coord.process.processing import ProcessSettings
 
-        settings = ProcessSettings.checked(
-            concurrency=concurrency,
-            order=order,
-            drain_timeout=drain_timeout,
-            most_records=most_records,
-            most_bytes=most_bytes,
-            metadata_max_bytes=metadata_max_bytes,
-            on_failure=on_failure,
-            batches=batches,
-        )
+        settings = ProcessSettings.checked(concurrency=concurrency, **options)
         return await AsyncProcess(handle, settings, self._settings.coordinator.group_id, stop).run(self)
 
     async def track_records(self, tracker: RecordTracker) -> Tracking:

@@ -1,10 +1,10 @@
 """The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
 The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as a
-whole. :meth:`Engine._look` is the reducer, which awaits nothing. The reducer compares the table with the group's assignment,
-the cluster's metadata, and the results of look-ups and commits. Then it moves partitions to their next phases, and publishes a
-:class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` applies the plan: the worker assigns the planned
-partitions to the data plane, and the engine calls the application's callback.
+whole. :meth:`Engine._look`, which awaits nothing, compares the table with the group's assignment (a pure function of
+``consumer/reducer.py``), the cluster's metadata, and the results of look-ups and commits. Then it moves partitions to their
+next phases, and publishes a :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` applies the plan: the
+worker assigns the planned partitions to the data plane, and the engine calls the application's callback.
 
 The engine runs on the coordinator's loop. The consumers ensure that only one caller uses the engine at a time. If other threads
 may call a method, its docstring says so.
@@ -38,15 +38,29 @@ from consumer_coord.consumer.partitions import (
     Plan,
     Refused,
     Retry,
-    Stored,
     Verdict,
     after,
     moved,
-    read_of,
 )
 from consumer_coord.consumer.record_tracker import RecordTracker
+from consumer_coord.consumer.reducer import (
+    Accept,
+    Add,
+    AskTracker,
+    Call,
+    Drop,
+    Facts,
+    LastCommit,
+    Release,
+    Steps,
+    Table,
+    in_phase,
+    look,
+    reads,
+)
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
+from consumer_coord.consumer.stored_positions import StoredPositions
 from consumer_coord.consumer.worker import FetchWorker, Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
@@ -114,13 +128,6 @@ _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost
 
 
 @attrs.frozen(eq=False)
-class _Call:
-    """A due callback of the application, identified by the phase of the partitions that wait for it."""
-
-    phase: Phase
-
-
-@attrs.frozen(eq=False)
 class _LookUp:
     """A look-up of start offsets that is in progress."""
 
@@ -133,6 +140,10 @@ class _FinalCommit:
 
     ticket: Ticket
     ends: float
+
+    def pending(self, moment: float) -> bool:
+        """Return whether the partition still waits at this loop time."""
+        return moment < self.ends and not self.ticket.done
 
 
 class Engine:
@@ -177,6 +188,8 @@ class Engine:
         #: is modified.
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan: Plan = Plan()
+        #: The positions that the application stored.
+        self.stored: StoredPositions = StoredPositions()
         self.worker: Worker = (FetchWorker if plane.rings else Worker)(plane, is_out_of_range)
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, scheduler)
@@ -200,7 +213,7 @@ class Engine:
         self._read_topics: frozenset[str] = frozenset()
         self._serial = 0
         #: The last started callback, until its end is recorded.
-        self._calling: _Call | None = None
+        self._calling: Call | None = None
         #: Exceptions of callbacks, until the next poll raises the first exception.
         self._failures: list[CoordinatorError] = []
         self._woken = False
@@ -214,7 +227,7 @@ class Engine:
         self._losses = 0
         #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
-        #: What :func:`consumer_coord.health.watch.watch_of` remembers for this engine.
+        #: What :func:`consumer_coord.consumer.health_watch.watch_of` remembers for this engine.
         self.watch: object = None
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -457,7 +470,7 @@ class Engine:
             elif self.worker.applied is not self.plan or self.worker.busy:
                 await self._apply()
             else:
-                return not self._in_phase(Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING)
+                return not in_phase(self.table, Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING)
 
     async def _apply(self) -> None:
         await self.worker.idle()
@@ -482,7 +495,7 @@ class Engine:
         finally:
             self.core.application.called_back(_METRICS[phase], began)
 
-    def _awaiting(self, call: _Call) -> Partitions:
+    def _awaiting(self, call: Call) -> Partitions:
         return frozenset(partition for partition, one in self.table.items() if one.awaits is call)
 
     @property
@@ -532,7 +545,7 @@ class Engine:
                 if "serial" in changes and before.former_topic_id is not None and self._knows_topic(before, partition):
                     before = attrs.evolve(before, former_topic_id=None)
                 table[partition] = moved(before, to, **changes)
-        self.table = table
+        self._replace(table)
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
         """Return whether a record of the current topic, or the error that it has no start, has reached the application."""
@@ -542,22 +555,29 @@ class Engine:
         """Add partitions to the table."""
         for partition, value in values.items():
             assert after(event, self.table[partition].phase if partition in self.table else None) is value.phase
-        self.table = {**self.table, **values}
+        self.stored.begin(values)
+        self._note(values)
         self._read_topics |= {partition.topic for partition in values}
 
     def _next_serial(self) -> int:
         self._serial += 1
         return self._serial
 
-    def _in_phase(self, *phases: Phase) -> Partitions:
-        return frozenset(partition for partition, one in self.table.items() if one.phase in phases)
+    def _note(self, values: Mapping[TopicPartition, Partition]) -> None:
+        """Replace the values of partitions, or add partitions."""
+        self._replace({**self.table, **values})
 
-    def _look(self, leaving: bool) -> _Call | None:
+    def _replace(self, table: Table) -> None:
+        for partition in self.table.keys() - table.keys():
+            self.stored.end(partition)
+        self.table = table
+
+    def _look(self, leaving: bool) -> Call | None:
         """Move every partition to its next phase, and publish the plan; return the callback that is due, if any."""
         self._note_call()
         self._look_at_topics()
         self._look_at_readings()
-        call = self._look_at_group(leaving) if self._released() else None
+        call = self._look_at_group(leaving)
         if call is None:
             self._look_up()
         self._publish()
@@ -566,9 +586,9 @@ class Engine:
         return call
 
     def _publish(self) -> None:
-        reads = {partition: read_of(one) for partition, one in self.table.items()}
-        if reads != self.plan.reads:
-            self.plan = Plan(reads)
+        wanted = reads(self.table)
+        if wanted != self.plan.reads:
+            self.plan = Plan(wanted)
         self._settled = all(one.settled for one in self.table.values())
 
     def _note_call(self) -> None:
@@ -582,68 +602,67 @@ class Engine:
         self._put(PartitionEvent.CALLED, called)
         self._calling = None
 
-    def _due(self, phase: Phase, partitions: Partitions, *, first: bool = False) -> _Call | None:
-        """Record that partitions in ``phase`` wait for a callback, and return this callback; None if no callback is due."""
-        if not partitions and not first:
-            return None
-        call, taken = _Call(phase), phase is Phase.TAKEN
-        notified = {one: taken or self.table[one].notified for one in partitions}
-        changed = {one: attrs.evolve(self.table[one], awaits=call, notified=notified[one]) for one in partitions}
-        self.table = {**self.table, **changed}
-        return call
-
-    def _look_at_group(self, leaving: bool) -> _Call | None:
-        """Compare the table with the group's assignment; process lost, then revoked, then added partitions."""
+    def _look_at_group(self, leaving: bool) -> Call | None:
+        """Take the steps that the group's assignment asks for (:func:`look`); return the callback that is due, if any."""
         if self.manual:
             return None
         assignment = self.core.assignment
-        change = assignment.change()
-        if unseen := change.lost - self.table.keys():
-            self.core.release(unseen)
-        self._put(PartitionEvent.LOSE, (change.lost & self.table.keys()) - self._in_phase(Phase.LOST))
-        if lost := self._in_phase(Phase.LOST):
-            self._release_ends = None
-            return self._due(Phase.LOST, lost)
-        if leftover := self._in_phase(Phase.REVOKED):
-            return self._due(Phase.REVOKED, leftover)
-        revoked = assignment.held if leaving else change.revoked
-        self._put(PartitionEvent.REVOKE, (revoked & self.table.keys()) - self._in_phase(Phase.STOPPING, Phase.COMMITTING))
-        self._put(PartitionEvent.KEEP, self._in_phase(Phase.STOPPING, Phase.COMMITTING) - revoked)
-        self._publish()
-        ending = self._in_phase(Phase.STOPPING, Phase.COMMITTING)
-        if ending:
-            if self.worker.applied is not self.plan or self.worker.busy or not self._may_release():
-                return None
-            self._stopped()
-            if not self._committed(ending):
-                return None
-            self._put(PartitionEvent.COMMIT_ENDED, ending)
-            return self._due(Phase.REVOKED, ending)
-        if leaving:
-            return None
-        assignment.accept(change)
-        # The group now assigns partitions that the application had added itself.
-        self._drop(assignment.held & self.added)
-        if untaken := assignment.held - self.table.keys():
-            owned = assignment.ownerships(untaken)
-            self._begin(
-                PartitionEvent.ADD,
-                {
-                    one: Partition(
-                        phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
-                    )
-                    for one in sorted(untaken)
-                },
-            )
-        taken = frozenset(one for one in self._in_phase(Phase.TAKEN) if self.table[one].awaits is None)
-        return self._due(Phase.TAKEN, taken, first=change.first and not assignment.change().first)
+        steps = Steps()
+        while True:
+            table, request = look(self.table, self._facts(leaving), steps)
+            self._replace(table)
+            match request:
+                case Call():
+                    if request.phase is Phase.LOST:
+                        self._release_ends = None
+                    return request
+                case AskTracker():
+                    steps = attrs.evolve(steps, may_release=self._may_release(request.partitions))
+                case Accept():
+                    assignment.accept(request.change)
+                    first = request.change.first and not assignment.change().first
+                    steps = attrs.evolve(steps, accepted=True, first=first)
+                case None:
+                    return None
+                case _:
+                    self._carry_out(request)
 
-    def _may_release(self) -> bool:
-        """Return whether the tracker lets go of the partitions that the worker no longer fetches, or its time is over."""
+    def _facts(self, leaving: bool) -> Facts:
+        assignment, worker, moment = self.core.assignment, self.worker, self._scheduler.now()
+        waits = {one: value.awaits for one, value in self.table.items() if isinstance(value.awaits, _FinalCommit)}
+        return Facts(
+            change=assignment.change(),
+            held=assignment.held,
+            applied=None if worker.busy else worker.applied.reads,
+            leaving=leaving,
+            committing=frozenset(one for one, wait in waits.items() if wait.pending(moment) and not self._hurry),
+            sealed=frozenset(one for one in in_phase(self.table, Phase.RELEASING) if self.stored.sealed(one)),
+        )
+
+    def _carry_out(self, request: Release | LastCommit | Drop | Add) -> None:
+        match request:
+            case Release(partitions):
+                self.core.release(partitions)
+            case LastCommit(partitions, called):
+                self._commit_before_release(partitions, called)
+            case Drop(partitions):
+                self._drop(partitions)
+            case Add(partitions):
+                owned = self.core.assignment.ownerships(partitions)
+                self._begin(
+                    PartitionEvent.ADD,
+                    {
+                        one: Partition(
+                            phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
+                        )
+                        for one in sorted(partitions)
+                    },
+                )
+
+    def _may_release(self, partitions: Partitions) -> bool:
+        """Return whether the tracker lets go of partitions that the worker no longer fetches, or its time is over."""
         tracker, moment = self.tracker, self._scheduler.now()
-        waits = tracker is not None and [
-            one for one in self._in_phase(Phase.STOPPING) if not tracker.may_release(one, self.table[one].serial)
-        ]
+        waits = tracker is not None and [one for one in partitions if not tracker.may_release(one, self.table[one].serial)]
         if not waits or self._hurry or (self._release_ends is not None and moment >= self._release_ends):
             self._release_ends = None
             return True
@@ -653,39 +672,22 @@ class Engine:
             self._scheduler.later(limit_s, self.core.application.wake)
         return False
 
-    def _stopped(self) -> None:
-        """If commits are automatic, commit the finished records of partitions that the worker no longer fetches."""
-        stopping = self._in_phase(Phase.STOPPING)
-        self._put(PartitionEvent.STOPPED, stopping)
-        if stopping and self.auto.enabled:
-            finished = {one: at for one, at in self._to_commit().items() if one in stopping}
-            self._commit_last(stopping, finished, "commit before a revoke")
+    def _commit_before_release(self, partitions: Partitions, called: bool) -> None:
+        """If commits are automatic, commit the finished records of partitions that the worker no longer fetches.
 
-    def _released(self) -> bool:
-        """Release the partitions for which on_revoke was called; return False while one of their commits is pending.
-
-        If commits are automatic, first commit the positions that on_revoke or another thread stored after the last commit. From
+        After on_revoke was ``called``, these are the positions that it or another thread stored after the last commit. From
         then on, :meth:`store` accepts no position of these partitions.
         """
-        releasing = self._in_phase(Phase.RELEASING)
-        if not releasing:
-            return True
-        fresh = frozenset(one for one in releasing if not self.table[one].stored.sealed)
-        self._seal(fresh)
-        if fresh and self.auto.enabled:
+        if called:
+            self.stored.seal(partitions)
+        if not self.auto.enabled:
+            return
+        finished = {one: at for one, at in self._to_commit().items() if one in partitions}
+        if called:
             # A commit that failed before on_revoke is not repeated.
-            finished = {one: at for one, at in self._to_commit().items() if one in fresh and at != self.table[one].committed}
-            self._commit_last(fresh & finished.keys(), finished, "commit after on_revoke")
-        released = releasing if self._committed(releasing) else releasing & self.core.assignment.change().lost
-        if released:
-            self.core.release(released)
-            self._put(PartitionEvent.COMMIT_ENDED, released)
-        return released == releasing
-
-    def _seal(self, partitions: Iterable[TopicPartition]) -> None:
-        """Accept no further stored positions of these partitions, because their last commit follows."""
-        for partition in partitions:
-            self.table[partition].stored.sealed = True
+            finished = {one: at for one, at in finished.items() if at != self.table[one].committed}
+            partitions &= finished.keys()
+        self._commit_last(partitions, finished, "commit after on_revoke" if called else "commit before a revoke")
 
     def _commit_last(self, partitions: Partitions, finished: Positions, what: str) -> None:
         """Start a commit before a revocation; the partitions wait for it, and for earlier automatic commits in flight."""
@@ -696,14 +698,7 @@ class Engine:
         commits = {one: commit for one in partitions if (commit := self.table[one].commit) is not None and not commit.done}
         if commits:
             self._scheduler.later(limit_ms / 1000, self.core.application.wake)
-        waits = {one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()}
-        self.table = {**self.table, **waits}
-
-    def _committed(self, ending: Partitions) -> bool:
-        """Return whether the last commits of these partitions have ended, or need not be awaited."""
-        moment = self._scheduler.now()
-        waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
-        return self._hurry or not any(moment < wait.ends and not wait.ticket.done for wait in waits)
+        self._note({one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()})
 
     def _look_at_topics(self) -> None:
         """If a topic was deleted and created again, restart its partitions at the first record of the new topic (KIP-516)."""
@@ -715,7 +710,7 @@ class Engine:
             elif one.topic_id is None and present is not None:
                 # A look-up that began before the topic id was known may have returned offsets of a deleted topic.
                 again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
-                self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
+                self._note({partition: attrs.evolve(one, topic_id=present, **again)})
         if not recreated:
             return
         logger.warning(
@@ -723,7 +718,8 @@ class Engine:
             listed(recreated),
         )
         # A stored position belongs to the deleted topic.
-        self._seal(recreated)
+        self.stored.seal(recreated)
+        self.stored.begin(recreated)
         for partition in recreated:
             one = self.table[partition]
             changes: dict[str, Any] = {"topic_id": self.topic_id(partition)}
@@ -734,7 +730,6 @@ class Engine:
                 PartitionEvent.RECREATED,
                 [partition],
                 serial=self._next_serial(),
-                stored=Stored(),
                 committed=None,
                 commit=None,
                 out_of_range=None,
@@ -814,7 +809,7 @@ class Engine:
         limits = TimeLimits(limit_ms, min(limit_ms, _ROUND_MS * 2.0 ** min(rounds, 30)))
         pending = self.core.look_up(lambda: find(limits))
         look_up = _LookUp(pending)
-        self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
+        self._note({one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted})
         pending.add_done_callback(lambda _: application.wake())
 
     def looks_up(self, partition: TopicPartition) -> bool:
@@ -836,7 +831,7 @@ class Engine:
 
     def _take(self, look_up: _LookUp) -> None:
         asked = [partition for partition, one in self.table.items() if one.awaits is look_up]
-        self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
+        self._note({one: attrs.evolve(self.table[one], awaits=None) for one in asked})
         if look_up.pending.cancelled():
             return
         error = look_up.pending.exception()
@@ -886,7 +881,7 @@ class Engine:
             if raises:
                 self._put(PartitionEvent.UNLOCATED, [partition], retry=retry)
             else:
-                self.table = {**self.table, partition: attrs.evolve(self.table[partition], retry=retry)}
+                self._note({partition: attrs.evolve(self.table[partition], retry=retry)})
         for text, partitions in news.items():
             logger.warning("the start of %s is not known yet: %s", listed(partitions), text)
 
@@ -935,7 +930,7 @@ class Engine:
         if self.tracker is not None:
             return self._tracked(self.tracker)
         if not self._auto_store:
-            stored = {partition: one.stored.position for partition, one in self.table.items()}
+            stored = {partition: self.stored.position(partition) for partition in self.table}
             return {partition: at for partition, at in stored.items() if at is not None}
         return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
@@ -1010,10 +1005,10 @@ class Engine:
         """
         if self._auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
-        table, held = self.table, False
+        held = False
         for partition, at in positions.items():
-            one = table.get(partition)
-            held |= one is not None and one.phase is not Phase.LOST and one.stored.put(at)
+            one = self.table.get(partition)
+            held |= one is not None and one.phase is not Phase.LOST and self.stored.put(partition, at)
         if positions and not held:
             raise self._not_assigned("store_offsets", positions)
 
@@ -1063,10 +1058,7 @@ class Engine:
             entries = {one: entry._replace(sheds_metadata=bool(entry.position.metadata)) for one, entry in entries.items()}
         ticket = self.ticket(entries, timeout_ms, ended)
         self.core.commits.submit(ticket)
-        self.table = {
-            **self.table,
-            **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
-        }
+        self._note({one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()})
         if self._reports_automatic:
             self.commits.add(ticket)
         return ticket
@@ -1308,7 +1300,7 @@ class Engine:
 
     def _drop(self, partitions: Partitions) -> Ticket | None:
         """Remove partitions that the application assigned itself; return their last commit if commits are automatic."""
-        self._seal(partitions)
+        self.stored.seal(partitions)
         commit: Ticket | None = None
         if self.auto.enabled and partitions:
             finished = {one: at for one, at in self._to_commit().items() if one in partitions}
@@ -1356,7 +1348,7 @@ class Engine:
         if self.manual:
             await self._scheduler.wait_idle()
             await self.catch_up()
-            self._seal(self.table)
+            self.stored.seal(self.table)
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
                 if commit is not None:

@@ -74,8 +74,8 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.runtime.locks import Bell
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
-    from consumer_coord.process import Batches, Counts, FailurePolicy
+    from consumer_coord.process import Counts, ProcessOptions
 
 logger: Final = get_logger(__name__)
 
@@ -579,23 +579,17 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         handle: Callable[[Message], object],
         *,
         workers: int | Executor = 16,
-        order: str = "key",
         stop: threading.Event | None = None,
-        drain_timeout: float = 25.0,
-        most_records: int = 10_000,
-        most_bytes: int = 64 << 20,
-        metadata_max_bytes: int = 4096,
-        on_failure: FailurePolicy | None = None,
-        batches: Batches | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> Counts:
         """Handle records in ``workers`` threads, and commit by itself; return the counts when ``stop`` is set.
 
         ``handle(message)`` is a function. In place of the number of threads, ``workers`` takes an Executor, whose workers may
-        be processes; then the function must be importable. Order, commits, bounds, failures and batches are those of
-        :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. Messages are passed on as they are: let the
-        handler deserialize them, so that a record that cannot be is a failure like any other. This thread polls the group, and
-        runs the callbacks, until the end; an exception in it, such as Ctrl-C's, ends the process as ``stop`` does, and is
-        raised.
+        be processes; then the function must be importable. ``options`` are :class:`~consumer_coord.process.ProcessOptions`;
+        order and commits are those of :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.process`. Messages are
+        passed on as they are: let the handler deserialize them, so that a record that cannot be is a failure like any other.
+        This thread polls the group, and runs the callbacks, until the end; an exception in it, such as Ctrl-C's, ends the
+        process as ``stop`` does, and is raised.
 
         Running handlers get ``drain_timeout`` seconds to finish when the group revokes their partition, when ``stop`` is set,
         and when a handler raises. A thread cannot be cancelled: after that, ``context().lost`` is set, the result is ignored,
@@ -605,16 +599,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         from consumer_coord.process.processing import ProcessSettings
         from consumer_coord.process.thread_driver import ThreadProcess, slots
 
-        settings = ProcessSettings.checked(
-            concurrency=slots(workers),
-            order=order,
-            drain_timeout=drain_timeout,
-            most_records=most_records,
-            most_bytes=most_bytes,
-            metadata_max_bytes=metadata_max_bytes,
-            on_failure=on_failure,
-            batches=batches,
-        )
+        settings = ProcessSettings.checked(concurrency=slots(workers), **options)
         return ThreadProcess(handle, workers, settings, self._settings.coordinator.group_id, stop).run(self)
 
     def track_records(self, tracker: RecordTracker) -> BlockingTracking:

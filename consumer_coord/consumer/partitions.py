@@ -133,27 +133,6 @@ class Retry:
     error: CoordinatorError
 
 
-@attrs.define(eq=False)
-class Stored:
-    """The position that the application stored, with ``enable.auto.offset.store`` off; None before the first.
-
-    The position may change with each record, so the successive values of a partition share one object, in which any thread
-    replaces the position. The engine seals the object, and then reads the position for the partition's last commit.
-    """
-
-    position: OffsetAndMetadata | None = None
-    sealed: bool = False
-
-    def put(self, at: OffsetAndMetadata) -> bool:
-        """Store a position; return False if no later commit would include it. Any thread may call this."""
-        if self.sealed:
-            return False
-        self.position = at
-        # The engine may seal the object between the two statements above: it sets ``sealed``, and then reads the position. So
-        # if ``sealed`` is still false here, the engine reads this position or a later one.
-        return not self.sealed
-
-
 @attrs.frozen(kw_only=True)
 class Partition:
     """An assigned partition. ``ownership`` is None for a manual assignment."""
@@ -178,7 +157,6 @@ class Partition:
     retry: Retry | None = None
     #: The look-up, commit or callback that the phase waits for; a change of the phase clears this attribute.
     awaits: object | None = None
-    stored: Stored = attrs.field(factory=Stored)
     #: The offset in the last automatic commit; before the first automatic commit, the group's committed offset.
     committed: OffsetAndMetadata | None = None
     #: The last automatic commit that includes the partition.

@@ -12,5 +12,16 @@ from consumer_coord.process.failures import FailurePolicy as FailurePolicy
 from consumer_coord.process.failures import RetryTopics as RetryTopics
 from consumer_coord.process.processing import Batches as Batches
 from consumer_coord.process.processing import Counts as Counts
+from consumer_coord.process.processing import ProcessOptions as ProcessOptions
 
-__all__ = ["Batches", "Context", "Counts", "DeadLetterError", "DeadLetters", "FailurePolicy", "RetryTopics", "context"]
+__all__ = [
+    "Batches",
+    "Context",
+    "Counts",
+    "DeadLetterError",
+    "DeadLetters",
+    "FailurePolicy",
+    "ProcessOptions",
+    "RetryTopics",
+    "context",
+]

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError, KafkaException
@@ -73,6 +73,26 @@ class Batches:
             raise ValueError(f"wait must be a number of seconds, not {self.wait!r}")
 
 
+class ProcessOptions(TypedDict, total=False):
+    """The keyword arguments of ``process`` that both consumers have."""
+
+    #: ``"key"`` (default): records of one key are handled one after another, in the order of their offsets, and records without
+    #: a key in any order. ``"partition"``: the same for those of one partition. ``"none"``: all in any order.
+    order: str
+    #: For how many seconds running handlers may finish when their partition is revoked, and at the end; 25 by default.
+    drain_timeout: float
+    #: The most unfinished records in memory, divided among the partitions; 10,000 by default.
+    most_records: int
+    #: The most bytes of unfinished records in memory, divided among the partitions; 64 MiB by default.
+    most_bytes: int
+    #: The most characters of a commit's metadata (the brokers' ``offset.metadata.max.bytes``); 4,096 by default.
+    metadata_max_bytes: int
+    #: What to do with a record whose handler raises; None (default): ``process`` raises, too.
+    on_failure: FailurePolicy | None
+    #: Let handlers take lists of messages; None (default): one message.
+    batches: Batches | None
+
+
 @attrs.frozen(kw_only=True)
 class ProcessSettings:
     """The arguments of ``process`` beside the handler, checked."""
@@ -93,15 +113,15 @@ class ProcessSettings:
         cls,
         *,
         concurrency: int,
-        order: str,
-        drain_timeout: float,
-        most_records: int,
-        most_bytes: int,
-        metadata_max_bytes: int,
-        on_failure: FailurePolicy | None,
-        batches: Batches | None,
+        order: str = "key",
+        drain_timeout: float = 25.0,
+        most_records: int = 10_000,
+        most_bytes: int = 64 << 20,
+        metadata_max_bytes: int = 4096,
+        on_failure: FailurePolicy | None = None,
+        batches: Batches | None = None,
     ) -> ProcessSettings:
-        """Return the settings; raise :class:`ValueError` for a value that is none."""
+        """Return the settings of :class:`ProcessOptions`; raise :class:`ValueError` for a value that is none."""
         for name, value, least in (
             ("concurrency", concurrency, 1),
             ("most_records", most_records, 1),

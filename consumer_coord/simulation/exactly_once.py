@@ -39,6 +39,9 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.topic_partition import TopicPartition
 
+#: After an intermediate read, a cycle is looked for until about half this number of further transactions have begun and ended.
+_GRACE: Final = 100
+
 #: The topics that members write to, with their numbers of partitions.
 RELAY: Final = "relay"
 OUTPUTS: Final = "outputs"
@@ -154,6 +157,8 @@ class ExactlyOnceRules:
         self._last: dict[TopicPartition, Txn] = {}
         #: Transactional id -> its latest transaction that wrote a record.
         self._latest: dict[str, Txn] = {}
+        #: The first intermediate read, and the number from which on it is reported. A cycle that is found first says more.
+        self._intermediate: tuple[int, Violation] | None = None
         #: A record that was read before its end was decided -> the committed readers.
         self._early: defaultdict[Txn, list[Txn]] = defaultdict(list)
 
@@ -282,6 +287,8 @@ class ExactlyOnceRules:
             self._check_reads(transaction)
         for reader in self._early.pop(transaction, ()):
             self._check_early(reader, transaction)
+        if self._intermediate is not None and transaction.decided > self._intermediate[0]:
+            raise self._intermediate[1]
 
     @staticmethod
     def _check_written(transaction: Txn) -> None:
@@ -339,13 +346,14 @@ class ExactlyOnceRules:
             if written is None:
                 log = self._log_of(one.partition)
                 undecided = isinstance(log, RecordedLog) and log.is_undecided(one.offset)
-                if undecided or not one.decided:
-                    committed = any(True for _ in self.visible(one.partition, one.offset, one.offset + 1))
-                    self._raise_read("G1b" if undecided or committed else "G1a", transaction, one)
-                continue
+                if undecided or any(True for _ in self.visible(one.partition, one.offset, one.offset + 1)):
+                    if not one.decided:
+                        self._note_early(transaction, one)
+                    continue
+                raise _read_violation("G1a", transaction, one)
             source = written.transaction
             if source.committed is False:
-                self._raise_read("G1a", transaction, one)
+                raise _read_violation("G1a", transaction, one)
             if source.committed is None:
                 self._early[source].append(transaction)
             elif not one.decided:
@@ -357,10 +365,14 @@ class ExactlyOnceRules:
         """Check a committed transaction that read from another one before its end was decided, which it is now."""
         one = next(one for one in reader.reads if self._is_from(one, source))
         if not source.committed:
-            self._raise_read("G1a", reader, one)
+            raise _read_violation("G1a", reader, one)
         if source is not reader and self._leads_to(source, reader):
             self._raise_cycle(reader, source)
-        self._raise_read("G1b", reader, one)
+        self._note_early(reader, one)
+
+    def _note_early(self, reader: Txn, one: Read) -> None:
+        if self._intermediate is None:
+            self._intermediate = (reader.decided + _GRACE, _read_violation("G1b", reader, one))
 
     def _is_from(self, one: Read, source: Txn) -> bool:
         written = self._records[one.partition].get(one.offset)
@@ -384,15 +396,6 @@ class ExactlyOnceRules:
                     seen.add(source)
                     left.append(source)
         return False
-
-    @staticmethod
-    def _raise_read(rule: str, transaction: Txn, one: Read) -> None:
-        what = {"G1a": "which was aborted", "G1b": "before it was decided whether it is committed"}[rule]
-        raise Violation(
-            rule,
-            f"{transaction.tag} of {transaction.process}, which is committed, has read {one.value.decode()} at {one.offset} of"
-            f" {one.partition}, {what}",
-        )
 
     @staticmethod
     def _raise_cycle(reader: Txn, source: Txn) -> None:
@@ -425,6 +428,8 @@ class ExactlyOnceRules:
 
     def check_all(self) -> None:
         """Check at the end of a run that each transaction ended as its program was told."""
+        if self._intermediate is not None:
+            raise self._intermediate[1]
         for transaction in self._transactions.values():
             if transaction.told and not transaction.committed and (transaction.sent or transaction.offsets):
                 raise Violation("lost-write", f"{transaction.tag} was committed for {transaction.process}, but in no log")
@@ -432,3 +437,12 @@ class ExactlyOnceRules:
             for producer_id, transactions in producers.items():
                 tags = ", ".join(one.tag for one in transactions)
                 raise Violation("liveness", f"transaction {tags} of producer {producer_id} never ends in {log}")
+
+
+def _read_violation(rule: str, transaction: Txn, one: Read) -> Violation:
+    what = {"G1a": "which was aborted", "G1b": "before it was decided whether it is committed"}[rule]
+    return Violation(
+        rule,
+        f"{transaction.tag} of {transaction.process}, which is committed, has read {one.value.decode()} at {one.offset} of"
+        f" {one.partition}, {what}",
+    )

@@ -14,7 +14,7 @@ import attrs
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
 from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.runtime.background import forget_clusters
+from consumer_coord.net.shared_clusters import forget_clusters
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.faults import Nemesis

@@ -27,8 +27,8 @@ from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, by_leader
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import cluster_client
 from consumer_coord.settings import addresses
 from consumer_coord.simulation.transaction_manager import Identity, TransactionManager
 from consumer_coord.topic_partition import TopicPartition
@@ -236,7 +236,10 @@ class SimulatedProducer:
         If the group's member has another generation meanwhile, the error is abortable.
         """
         member = _member(group_metadata)
-        await self._transactional().send_offsets(positions_of(list(positions)), member, self._deadline(timeout))
+        # Of a partition without a position, librdkafka ignores the row, too.
+        known = [one for one in positions if one.offset >= 0]
+        if known:
+            await self._transactional().send_offsets(positions_of(known), member, self._deadline(timeout))
 
     async def commit_transaction(self, timeout: float = -1.0) -> None:
         """Send all queued records, and commit the transaction.

@@ -7,6 +7,7 @@ and to ``CALLS``, or to the page's list of methods that one consumer alone has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import re
@@ -22,6 +23,7 @@ import pytest
 from consumer_coord import AsyncGroupConsumer, GroupConsumer, confluent
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException
+from consumer_coord.errors import WakeupError
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, produce, row
 from tests.support.waiting import eventually, eventually_async
 
@@ -101,6 +103,7 @@ CALLS: Mapping[str, Call] = {
     "track_records": lambda one: one.track_records(NeverFinished()),
     "unassign": lambda one: one.unassign(),
     "unsubscribe": lambda one: one.unsubscribe(),
+    "wakeup": lambda one: one.wakeup(),
 }
 
 STATES = ("new", "subscribed", "assigned by hand", "inside on_assign", "closed")
@@ -170,7 +173,8 @@ def outcome_of_blocking(kafka: EmbeddedKafka, state: str, call: Call) -> tuple[O
     try:
         if state == "inside on_assign":
             one.subscribe(["orders"], on_assign=lambda *_: made() if not found else None)
-            eventually(lambda: found, step=lambda: one.poll(0.01))
+            with contextlib.suppress(WakeupError):
+                eventually(lambda: found, step=lambda: one.poll(0.01))
             return tuple(found)
         if state == "subscribed":
             one.subscribe(["orders"])
@@ -203,7 +207,8 @@ async def outcome_of_asyncio(kafka: EmbeddedKafka, state: str, call: Call) -> tu
     try:
         if state == "inside on_assign":
             await one.subscribe(["orders"], on_assign=made)
-            await eventually_async(lambda: found, step=lambda: one.poll(0.01))
+            with contextlib.suppress(WakeupError):
+                await eventually_async(lambda: found, step=lambda: one.poll(0.01))
             return tuple(found)
         if state == "subscribed":
             await one.subscribe(["orders"])
@@ -353,3 +358,33 @@ def test_statistics_have_every_assigned_partition_and_no_other_one(kafka: Embedd
         assert "1" in found
         assert {"consumer_lag", "hi_offset", "fetch_state", "app_offset"} <= found["1"].keys()
         assert not [number for number, each in found.items() if each["unknown"] and number not in ("-1", "1")]
+
+
+@pytest.mark.parametrize("kind", [GroupConsumer, AsyncGroupConsumer])
+def test_a_wakeup_ends_the_next_poll_and_no_other_one(kafka: EmbeddedKafka, kind: Any) -> None:
+    async def asked(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    async def main() -> None:
+        one = kind(settings(kafka))
+        await asked(one.subscribe(["orders"]))
+        one.wakeup()
+        with pytest.raises(WakeupError):
+            await asked(one.poll(DEADLINE_S))
+        assert await asked(one.poll(0)) is None
+        await asked(one.close())
+
+    asyncio.run(main())
+
+
+def test_a_wakeup_ends_the_poll_of_another_task(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with AsyncGroupConsumer(settings(kafka)) as one, asyncio.timeout(DEADLINE_S):
+            await one.subscribe(["orders"])
+            polls = asyncio.create_task(one.poll())
+            await eventually_async(one.assignment)
+            one.wakeup()
+            with pytest.raises(WakeupError):
+                await polls
+
+    asyncio.run(main())

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from consumer_coord.simulation import drawing, faults
-from consumer_coord.simulation.drawing import draw_scenario, with_reads, with_transactions
+from consumer_coord.simulation.drawing import draw_scenario, with_answers, with_reads, with_transactions
 from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario, from_json, to_json
@@ -70,9 +70,10 @@ def test_histories_with_faults_keep_every_rule(first: int) -> None:
 
 def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
     drawn = {fault.kind for seed in range(60) for fault in draw_scenario(seed).faults}
-    assert drawn == {name for name, kind in KINDS.items() if not (kind.fetching or kind.transactional)}
+    assert drawn == {name for name, kind in KINDS.items() if not (kind.fetching or kind.transactional or name == "edit")}
     drawn |= {fault.kind for seed in range(60) for fault in with_reads(draw_scenario(seed), "columns").faults}
     drawn |= {fault.kind for seed in range(60) for fault in with_transactions(draw_scenario(seed)).faults}
+    drawn |= {fault.kind for seed in range(3) for fault in with_answers(draw_scenario(seed), "edited").faults}
     assert drawn == set(KINDS)
 
 

@@ -16,6 +16,7 @@ from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import TRANSITIONS, PartitionEvent, Phase
+from consumer_coord.consumer.reducer import in_phase
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.classic_protocol.status import MemberStatus
 from consumer_coord.retry import Deadline
@@ -56,7 +57,7 @@ def _keep_what_was_reported_revoked(patch: Patch) -> None:
     look = Engine._look
 
     def looking(self: Engine, leaving: bool) -> Any:
-        back = self._in_phase(Phase.REVOKED) & self.core.assignment.held - self.core.assignment.change().revoked
+        back = in_phase(self.table, Phase.REVOKED) & self.core.assignment.held - self.core.assignment.change().revoked
         for partition in frozenset() if leaving else back:
             at = self.worker.positions({partition: self.table[partition]}).get(partition, self.table[partition].start)
             self._put(PartitionEvent.KEEP, [partition], start=at)
@@ -119,7 +120,7 @@ def _revoke_twice(patch: Patch) -> None:
     def looking(self: Engine, leaving: bool) -> Any:
         if not self.manual:
             revoked = self.core.assignment.held if leaving else self.core.assignment.change().revoked
-            self._put(PartitionEvent.REVOKE, revoked & self._in_phase(Phase.COMMITTING))
+            self._put(PartitionEvent.REVOKE, revoked & in_phase(self.table, Phase.COMMITTING))
         return look(self, leaving)
 
     patch.setattr(Engine, "_look_at_group", looking)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import attrs
 import pytest
 
 from consumer_coord.broker.group_offsets import Commit, OffsetCoordinator
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.partitions import Partition, PartitionEvent, Stored
+from consumer_coord.consumer.stored_positions import StoredPositions
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
@@ -38,20 +38,23 @@ def _begin_although_the_lease_has_passed(patch: Patch) -> None:
 
 def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
     """When a partition returns to a member, the member commits the position at which it revoked the partition before."""
-    put, begin = Engine._put, Engine._begin
-    stored: dict[tuple[int, TopicPartition], Stored] = {}
+    begin, end = StoredPositions.begin, StoredPositions.end
+    stored: dict[tuple[int, TopicPartition], OffsetAndMetadata] = {}
 
-    def noting(self: Engine, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
-        put(self, event, partitions, **changes)
-        stored.update({(id(self), one): value.stored for one, value in self.table.items() if value.stored.position})
+    def noting(self: StoredPositions, partition: TopicPartition) -> None:
+        if (at := self.position(partition)) is not None:
+            stored[id(self), partition] = at
+        end(self, partition)
 
-    def remembering(self: Engine, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
-        # The former object is sealed, so that it accepts no further position.
-        again = {one: Stored(stored.get((id(self), one), value.stored).position) for one, value in values.items()}
-        begin(self, event, {one: attrs.evolve(value, stored=again[one]) for one, value in values.items()})
+    def remembering(self: StoredPositions, partitions: Iterable[TopicPartition]) -> None:
+        wanted = list(partitions)
+        begin(self, wanted)
+        for one in wanted:
+            if (at := stored.get((id(self), one))) is not None:
+                self.put(one, at)
 
-    patch.setattr(Engine, "_put", noting)
-    patch.setattr(Engine, "_begin", remembering)
+    patch.setattr(StoredPositions, "end", noting)
+    patch.setattr(StoredPositions, "begin", remembering)
 
 
 def _keep_what_was_held_when_the_membership_is_gone(patch: Patch) -> None:

@@ -33,7 +33,7 @@ Patch = pytest.MonkeyPatch
 # -- rows
 
 
-def _lose_the_first_row_of_a_step(patch: Patch) -> None:
+def lose_the_first_row_of_a_step(patch: Patch) -> None:
     """A step that decodes the middle of a chunk hands out its rows from the second on."""
     decode, step = Messages.decode, former(MessagePlane, "_decode")
 
@@ -123,7 +123,7 @@ def _ignore_an_offset_out_of_range(patch: Patch) -> None:
 
 #: name -> the bug, and the rules that may be broken.
 PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
-    "lose the first row of a step": (_lose_the_first_row_of_a_step, {"records", "skipped"}),
+    "lose the first row of a step": (lose_the_first_row_of_a_step, {"records", "skipped"}),
     "decode a chunk again": (_decode_a_chunk_again, {"again", "records"}),
     "count chunks of a former reading": (_count_chunks_of_a_former_reading, {"again", "skipped", "records", "callbacks"}),
     "hand out rows backwards": (_hand_out_rows_backwards, {"records", "again", "skipped"}),

@@ -20,8 +20,7 @@ from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
-from consumer_coord.consumer import partitions
-from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer import engine, partitions
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.scheduler import Scheduler
@@ -341,7 +340,7 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     # The bug was found with such waits. With other waits, the history has a different course.
     _longest_wait_has_no_jitter(patch)
     # Nor did on_revoke wait for the commit of the interval.
-    patch.setattr(Engine, "_committed", lambda self, ending: True)
+    patch.setattr(engine._FinalCommit, "pending", lambda self, moment: False)
     patch.setattr(AssignmentState, "revoked", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 

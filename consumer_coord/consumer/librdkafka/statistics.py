@@ -99,7 +99,7 @@ def _complete(row: dict[str, Any], partition: TopicPartition, one: Partition, en
     position = engine.worker.positions({partition: one}).get(partition)
     delivered = _INVALID if position is None else position.offset
     committed = confirmed if confirmed >= 0 or one.committed is None else one.committed.offset
-    stored = one.stored.position
+    stored = engine.stored.position(partition)
     finished = delivered if stored is None else stored.offset
     topic, number = engine.core.cluster.metadata.topics.get(partition.topic), partition.partition
     if row["leader"] < 0 and topic is not None and number < topic.partition_count:

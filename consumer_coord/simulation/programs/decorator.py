@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import inspect
+import logging
 import os
 import random
 import sys
@@ -16,7 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
 import attrs
 
-from consumer_coord.runtime.background import forget_clusters
+from consumer_coord.net.shared_clusters import forget_clusters
 from consumer_coord.simulation.loop import VirtualTimeLoop, run
 from consumer_coord.simulation.programs.guard import Patches, guarded
 from consumer_coord.simulation.programs.process import ForbiddenError
@@ -97,15 +99,20 @@ class Simulated:
                     raise _told(outcome, len(outcome.spec.faults), test)
                 return
             for seed in range(1, self.seeds + 1):
-                outcome = self.play(test, draw(seed, self.processes, self.kinds))
+                with _silence():
+                    outcome = self.play(test, draw(seed, self.processes, self.kinds))
                 if outcome.error is not None:
                     raise self._shrunk(test, outcome)
+            with _silence():
+                # Consumers of killed processes warn that nobody has closed them.
+                gc.collect()
 
     def _shrunk(self, test: Test, failed: ProgramOutcome) -> BaseException:
         assert failed.error is not None
         if isinstance(failed.error, ForbiddenError):
             return failed.error
-        again = self.play(test, failed.spec)
+        with _silence():
+            again = self.play(test, failed.spec)
         if again.digest != failed.digest:
             again_text = "passes" if again.error is None else "fails, but in another way"
             failed.error.add_note(
@@ -113,7 +120,14 @@ class Simulated:
                 " does not determine: module globals that keep their values, the order of a set, or os.environ."
             )
             return failed.error
-        return _told(shrink(functools.partial(self.play, test), failed), len(failed.spec.faults), test)
+        with _silence():
+            smallest = shrink(functools.partial(self.play, test), failed)
+            gc.collect()
+        # Once more, for what the program prints and logs.
+        outcome = self.play(test, smallest.spec)
+        with _silence():
+            gc.collect()
+        return _told(outcome, len(failed.spec.faults), test)
 
 
 def simulated(
@@ -202,6 +216,18 @@ def _seeded(seed: int, patches: Patches) -> Iterator[None]:
     finally:
         patches.undo()
         random.setstate(state)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discard what a program prints and logs: pytest would show that of all runs with the run that fails."""
+    level = logging.root.manager.disable
+    logging.disable()
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield
+    finally:
+        logging.disable(level)
 
 
 def _skipped() -> type[BaseException] | tuple[()]:

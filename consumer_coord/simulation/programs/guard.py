@@ -29,6 +29,15 @@ _USE_THE_LOOP: Final = (
 _NO_THREAD: Final = (
     "Use a task, and AsyncGroupConsumer in place of GroupConsumer; replace a blocking client with world.external(...)."
 )
+#: Classes of confluent-kafka that connect to real brokers, in threads of librdkafka. Producers are simulated.
+_OF_LIBRDKAFKA: Final = (
+    ("confluent_kafka", "Consumer"),
+    ("confluent_kafka", "DeserializingConsumer"),
+    ("confluent_kafka", "SerializingProducer"),
+    ("confluent_kafka.aio", "AIOConsumer"),
+    ("confluent_kafka.admin", "AdminClient"),
+)
+_NO_LIBRDKAFKA: Final = "Use AsyncGroupConsumer to read, and Producer or AIOProducer to write."
 _NO_SOCKET: Final = "Replace the service that it connects to with world.external(...)."
 
 
@@ -81,6 +90,10 @@ def guarded() -> Iterator[None]:
         patches.everywhere(socket, "getaddrinfo", _rejecting(socket.getaddrinfo, "a look-up of a host", _NO_SOCKET))
         patches.set(subprocess.Popen, "__init__", _rejecting(subprocess.Popen.__init__, "a subprocess", _NO_SOCKET))
         patches.everywhere(signal, "signal", _signal)
+        for module, name in _OF_LIBRDKAFKA:
+            if module in sys.modules:
+                real = getattr(sys.modules[module], name)
+                patches.everywhere(sys.modules[module], name, _rejecting(real, f"{module}.{name}", _NO_LIBRDKAFKA))
         yield
     finally:
         patches.undo()

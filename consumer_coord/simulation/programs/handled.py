@@ -14,11 +14,14 @@ import attrs
 
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.process.letters import Origin
+from consumer_coord.simulation.producer import Headers
 from consumer_coord.topic_partition import TopicPartition
 
 Key = tuple[TopicPartition, int]
 
+#: The beginnings of the headers of letters.
 _LETTER: Final = "dead-letter."
+_RETRY: Final = "retry."
 
 
 @attrs.frozen
@@ -103,9 +106,9 @@ class HandledRecords:
         self.commits: dict[TopicPartition, list[Commit]] = {}
         self.troubles: list[Trouble] = []
         #: The calls that have not returned: number -> the process and the records.
-        self.running: dict[int, tuple[str | None, Sequence[Key]]] = {}
+        self.running: dict[int, tuple[str | None, Sequence[tuple[Key, Key]]]] = {}
         self._calls = itertools.count(1)
-        #: Records that a dead letter names.
+        #: Records that a dead letter names, and those that were handled from a retry topic.
         self.letters: set[Key] = set()
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -145,21 +148,26 @@ class HandledRecords:
         return None if process is None else self._event(moment, process)
 
     @contextlib.contextmanager
-    def _call(self, keys: Sequence[Key], process: str | None) -> Iterator[None]:
+    def _call(self, keys: Sequence[tuple[Key, Key]], process: str | None) -> Iterator[None]:
         number, began_s = next(self._calls), self._clock()
         self.running[number] = (process, keys)
         try:
             yield
         finally:
             del self.running[number]
-        for key in keys if process is not None else ():
+        for key, origin in keys if process is not None else ():
+            if origin != key:
+                # The record of a retry topic: that of its first topic is handled, too.
+                self.letters.add(origin)
             self.handlings.setdefault(key, []).append(Handling(str(process), began_s, self._clock()))
 
-    def produced(self, headers: Sequence[tuple[str, Any]]) -> None:
-        """Remember the record that a dead letter names, if these are the headers of one."""
-        told = {name.removeprefix(_LETTER): value for name, value in headers if name.startswith(_LETTER)}
+    def produced(self, headers: Headers) -> bool:
+        """Remember the record that a dead letter names; return whether this is a letter of a retry topic instead."""
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        told = {name.removeprefix(_LETTER): value for name, value in pairs if name.startswith(_LETTER) and value is not None}
         if told.keys() >= {"topic", "partition", "offset"}:
             self.letters.add((TopicPartition(_text(told["topic"]), int(told["partition"])), int(told["offset"])))
+        return not told and any(name.startswith(_RETRY) for name, _ in pairs)
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
@@ -230,9 +238,12 @@ class HandledRecords:
         )
 
 
-def keys_of(args: Sequence[Any], kwargs: Mapping[str, Any], function: Any) -> list[Key]:
-    """Return the records in the arguments of a handler: messages, aiokafka's records, and lists of them."""
-    found: list[Key] = []
+def keys_of(args: Sequence[Any], kwargs: Mapping[str, Any], function: Any) -> list[tuple[Key, Key]]:
+    """Return the records in the arguments of a handler: messages, aiokafka's records, and lists of them.
+
+    With each, where it was before its first failure, if it is in a retry topic.
+    """
+    found: list[tuple[Key, Key]] = []
     for argument in (*args, *kwargs.values()):
         for one in argument if isinstance(argument, (list, tuple)) else (argument,):
             found += _keys_of_one(one)
@@ -244,17 +255,15 @@ def keys_of(args: Sequence[Any], kwargs: Mapping[str, Any], function: Any) -> li
     return found
 
 
-def _keys_of_one(one: Any) -> Iterator[Key]:
+def _keys_of_one(one: Any) -> Iterator[tuple[Key, Key]]:
     topic, partition, offset = (getattr(one, name, None) for name in ("topic", "partition", "offset"))
     if callable(topic) and callable(partition) and callable(offset):
-        yield TopicPartition(topic(), partition()), offset()
-        if callable(getattr(one, "headers", None)):
-            origin = Origin.of(one, retried=True)
-            if origin.partition != TopicPartition(topic(), partition()):
-                # The record of a retry topic: its first topic's record is handled, too.
-                yield origin.partition, origin.offset
+        key = TopicPartition(topic(), partition()), offset()
+        origin = Origin.of(one, retried=callable(getattr(one, "headers", None)))
+        yield key, (origin.partition, origin.offset)
     elif isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
-        yield TopicPartition(topic, partition), offset
+        key = TopicPartition(topic, partition), offset
+        yield key, key
 
 
 def _text(value: Any) -> str:

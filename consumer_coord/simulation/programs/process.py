@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, TypeVar, TypeVarTuple, Unpack
 
@@ -88,6 +90,17 @@ class ProgramProcess(Process):
         error = ForbiddenError(what, remedy)
         self._forbidden(error)
         raise error
+
+    def dispose(self) -> None:
+        """Close the remaining tasks after the run; what their ``finally`` blocks do in a process that is gone is no news."""
+        hook, level = sys.unraisablehook, logging.root.manager.disable
+        sys.unraisablehook = lambda _: None
+        logging.disable()
+        try:
+            super().dispose()
+        finally:
+            sys.unraisablehook = hook
+            logging.disable(level)
 
     # -- signals ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pkgutil
+import sys
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
@@ -15,11 +17,13 @@ from consumer_coord.broker.record_batch import Record
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.simulation.producer import Headers
 from consumer_coord.simulation.programs.external import External
 from consumer_coord.simulation.programs.faults import ProgramFaults
 from consumer_coord.simulation.programs.guard import Patches, current_process
 from consumer_coord.simulation.programs.handled import Commit, HandledRecords, LostRecord, RepeatedRecord
 from consumer_coord.simulation.programs.lives import Lives
+from consumer_coord.simulation.programs.producer import AsyncProgramProducer, ProgramProducer
 from consumer_coord.simulation.programs.spec import WRITTEN_MS, ProgramSpec
 from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition
@@ -69,6 +73,8 @@ class SimulatedWorld:
         self._produced = 0
         #: Topics that the test has written to, and the number of their records that are not written yet.
         self._written: dict[str, int] = {}
+        #: Retry topics of ``process``, which must be read to their ends, too.
+        self._retries: dict[str, None] = {}
         self._failure: asyncio.Future[None] = loop.create_future()
         self._began_at: float | None = None
         #: The test has ended; what the processes do while they are closed is no part of the story.
@@ -95,6 +101,13 @@ class SimulatedWorld:
         )
         self._lives = Lives(self._kafka, spec.seed, self._note, self._records.troubles.append, self._fail)
         self._faults = ProgramFaults(self._kafka, self._lives, self._note, self._records.troubles.append)
+        producers: Mapping[tuple[str, str], object] = {
+            ("confluent_kafka", "Producer"): functools.partial(ProgramProducer, self),
+            ("confluent_kafka.aio", "AIOProducer"): functools.partial(AsyncProgramProducer, self),
+        }
+        for (module, name), producer in producers.items():
+            if module in sys.modules:
+                patches.everywhere(sys.modules[module], name, producer)
         if handled is not None:
             owner, name, function = _named(handled)
             patches.set(owner, name, self._records.observed(function, self._who))
@@ -109,9 +122,7 @@ class SimulatedWorld:
         ``records`` is a number, for drawn keys and distinct values, or a list of (key, value). ``at_once``: write all of them
         now. Records of one key are in one partition. A topic that does not exist gets 4 partitions.
         """
-        kafka = self._kafka.cluster.kafka
-        if topic not in kafka.topics.by_name:
-            kafka.create_topic(topic)
+        self.ensure(topic)
         rows = [(_encoded(key), _encoded(value)) for key, value in self._drawn(topic, records)]
         count = len(rows) if at_once else len(rows) // 3
         self._written[topic] = self._written.get(topic, 0) + len(rows) - count
@@ -212,6 +223,26 @@ class SimulatedWorld:
 
         self._patches.set(owner, name, call)
         return service
+
+    def producer(self, settings: Mapping[str, Any] | None = None) -> AsyncProgramProducer:
+        """Return a producer for the test itself, with the methods of ``confluent_kafka.aio.AIOProducer``.
+
+        ``settings`` are confluent-kafka's; addresses need not be given. The program's own producers are simulated, too.
+        """
+        return AsyncProgramProducer(self, {"bootstrap.servers": "simulated:9092", **(settings or {})})
+
+    # -- what producers call ------------------------------------------------------------------------------------------
+
+    def ensure(self, topic: str) -> None:
+        """Create a topic that does not exist."""
+        kafka = self._kafka.cluster.kafka
+        if topic not in kafka.topics.by_name:
+            kafka.create_topic(topic)
+
+    def produced(self, topic: str, headers: Headers) -> None:
+        """Look at the headers of a record that a broker has: a retry topic must be read to its end, too."""
+        if self._records.produced(headers):
+            self._retries[topic] = None
 
     # -- what the decorator calls -------------------------------------------------------------------------------------
 
@@ -318,7 +349,7 @@ class SimulatedWorld:
         """Return what a running process handles; None if there is no such call."""
         for process, keys in self._records.running.values():
             if self._lives.is_alive(process):
-                partition, offset = keys[0]
+                partition, offset = keys[0][0]
                 return f"{process} still handles {partition}@{offset}"
         return None
 
@@ -327,8 +358,8 @@ class SimulatedWorld:
         for topic, left in self._written.items():
             if left:
                 return f"{left} records of {topic} are not written yet"
-        for partition, records in self._of_test().items():
-            if not records:
+        for partition, records in self._logs().items():
+            if not records or not (partition.topic in self._written or partition.topic in self._retries):
                 continue
             end, last = records[-1].offset + 1, self._records.committed(partition)
             if last is None or last.offset < end:

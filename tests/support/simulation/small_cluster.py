@@ -9,15 +9,11 @@ from typing import Any
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.environment import Environment
-from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.simulation.brokers import SimulatedCluster
-from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.handlers import HandlerRules
-from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.virtual_kafka import VirtualKafka
 
 
 class SmallCluster:
@@ -27,10 +23,9 @@ class SmallCluster:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, virtual.VirtualTimeLoop)
         self.loop = loop
-        self.network = SimulatedNetwork(loop, Random(1), NetworkConfig())
-        self.cluster = SimulatedCluster(
-            loop, self.network, Random(2), config=BrokerConfig(), brokers=brokers, topics=topics or {}, handlers=rules
-        )
+        self.kafka = VirtualKafka(loop, 1, config=BrokerConfig(), brokers=brokers, topics=topics or {}, handlers=rules)
+        self.network = self.kafka.network
+        self.cluster = self.kafka.cluster
         self.cluster.start()
 
     @property
@@ -41,15 +36,12 @@ class SmallCluster:
     def process(self, name: str) -> Process:
         """Return a new process whose clients connect to these brokers."""
         process = Process.on(self.loop, name)
-        process.consumer_coord_environment = Environment(
-            self.network.connector(process), Random(3), self.cluster.wall_clock_ms, Inline()
-        )
+        process.consumer_coord_environment = self.kafka.environment(process, Random(3))
         return process
 
     def client(self, process: Process) -> ClusterClient:
         """Return a client of a process; the process must close it."""
-        assert process.consumer_coord_environment is not None
-        return ClusterClient(ClientConfig(bootstrap_servers=self.cluster.bootstrap), process.consumer_coord_environment)
+        return self.kafka.client(process, Random(3))
 
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         """Return the log of a partition."""
