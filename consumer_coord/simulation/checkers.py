@@ -391,8 +391,8 @@ class Checkers:
         if count > MOST_REPEATS:
             raise Violation("storms", f"{client} repeated a look-up more than {MOST_REPEATS} times within a second")
 
-    def on_records(self, client: str) -> None:
-        """Do not count a request that returned records, because a member that lags behind may send many such requests."""
+    def on_progress(self, client: str) -> None:
+        """Do not count a request that returned records, or that a producer sent, because an application may cause many."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:

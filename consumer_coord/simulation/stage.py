@@ -27,6 +27,8 @@ from consumer_coord.wire.messages.log import FetchResponse
 
 _FETCH = 1
 _JOIN_GROUP = 11
+#: Produce, InitProducerId, EndTxn and TxnOffsetCommit.
+_OF_PRODUCERS = frozenset({0, 22, 26, 28})
 #: ListOffsets, OffsetFetch, FindCoordinator and OffsetForLeaderEpoch.
 _LOOK_UPS = frozenset({2, 9, 10, 23})
 
@@ -178,12 +180,15 @@ class Stage:
         api_key = int.from_bytes(request[:2], "big")
         answer = self.cluster.honest(answer)
         self.answered(client, api_key)
+        if api_key in _OF_PRODUCERS:
+            # An application may make as many transactions as brokers answer.
+            self.checkers.on_progress(client)
         if api_key == _FETCH and len(answer) > HEADER_SIZE:
             # A shorter response has no batch.
             version = decode_request_header(request).version
             topics = decode_response(FetchResponse, version, answer)[1].responses
             if any(row.records for topic in topics for row in topic.partitions):
-                self.checkers.on_records(client)
+                self.checkers.on_progress(client)
         if api_key in _LOOK_UPS:
             try:
                 # The correlation id differs in each request.

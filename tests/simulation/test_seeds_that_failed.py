@@ -41,6 +41,7 @@ from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
+from consumer_coord.simulation import stage
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
@@ -200,6 +201,7 @@ WHAT_IT_WAS = {
     3076: "a commit waited for the rows of other partitions, and its topic was created again meanwhile; the checkers looked for"
     " it in the new topic",
     282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
+    930000022: "a program made twenty transactions a second; the checkers took its producer's requests for a storm",
 }
 
 
@@ -381,6 +383,10 @@ def _let_retention_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(PartitionLog, "last_stable_offset", property(last_stable_offset))
 
 
+def _count_requests_of_producers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stage, "_OF_PRODUCERS", frozenset())
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -405,6 +411,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     169: (ask_followers_for_epochs, "liveness"),
     16: (begin_without_the_epoch_of_the_commit, "durability"),
     1500002068: (_let_retention_pass_the_last_stable_offset, "storms"),
+    930000022: (_count_requests_of_producers, "storms"),
 }
 
 
