@@ -222,6 +222,54 @@ def test_pytest_finds_the_fixtures_of_the_installed_wheel(wheel: Path, tmp_path:
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr
 
 
+#: The tests of a user.
+SIMULATED = """
+import billing
+from consumer_coord.testing import simulated
+
+
+@simulated(seeds=5, handled="billing.handle")
+async def test_right(world):
+    await world.produce("orders", 100)
+    await world.run(billing.main)
+    await world.settled()
+    assert world.lost() == []
+
+
+@simulated(seeds=20, handled="billing.handle")
+async def test_hasty(world):
+    await world.produce("orders", 100)
+    await world.run(billing.hasty)
+    await world.settled()
+    assert world.lost() == []
+"""
+
+
+def test_a_users_program_is_simulated_with_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    """The project has its program and a test; a program that commits before it processes is found within 20 seeds."""
+    python = new_environment(tmp_path / "env", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["testing"]])
+    pip(python, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel))
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.copy(ROOT / "tests" / "support" / "simulation" / "billing.py", project)
+    (project / "test_billing.py").write_text(SIMULATED)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+
+    def ran(**more: str) -> str:
+        done = subprocess.run(
+            command, cwd=project, env=environment() | more, capture_output=True, text=True, check=False, timeout=600
+        )
+        return done.stdout + done.stderr
+
+    text = ran()
+    assert "1 failed, 1 passed" in text, text[-3000:]
+    replay = re.search(r"CONSUMER_COORD_SIMULATED='(.*)' python -m pytest 'test_billing.py::test_hasty'", text)
+    assert replay is not None, text[-3000:]
+    assert "was killed at" in text
+    command.append("test_billing.py::test_hasty")
+    assert "1 failed" in ran(CONSUMER_COORD_SIMULATED=replay[1])
+
+
 def test_the_source_distribution_has_every_file_of_the_repository(source: Path) -> None:
     missing = [str(file.relative_to(ROOT)) for file in tracked_files() if not (source / file.relative_to(ROOT)).is_file()]
     assert not missing

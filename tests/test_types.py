@@ -18,6 +18,7 @@ from tests.test_structure import ROOT
 
 PROGRAM = """
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
+from consumer_coord.testing import SimulatedWorld, simulated
 
 def called(consumer: object, partitions: object) -> None: ...
 def too_few(consumer: object) -> None: ...
@@ -37,6 +38,25 @@ async def use(consumer: GroupConsumer, other: AsyncGroupConsumer, names: list[st
     await other.subscribe(names, on_assigned=later)  # wrong
     consumer.commit(asynchronous=False)
     consumer.commit(asynchron=False)  # wrong
+
+@simulated(seeds=3, faults=["kill"], handled="billing.handle", topics={"orders": 2})
+async def test_program(world: SimulatedWorld, count: int) -> None:
+    await world.produce("orders", count)
+    await world.produce("orders", [("key", b"value"), (None, None)], at_once=True)
+    await world.run(program, "orders")
+    await world.settled()
+    lost: str = world.lost()  # wrong
+    reasons: list[str] = [one.reason for one in world.repeated()]
+    await world.run(called)  # wrong
+
+async def program(topic: str) -> int: return 0
+
+test_program(3)
+test_program()  # wrong
+test_program("3")  # wrong
+simulated(seed=3)  # wrong
+@simulated()  # wrong
+def test_wrong(world: SimulatedWorld) -> None: ...
 """
 
 

@@ -115,8 +115,12 @@ def broker_configs(servers: str) -> None:
     """Change a setting of all brokers."""
     at = ("--bootstrap-server", servers, "--entity-type", "brokers", "--entity-default")
     _tool("ConfigCommand", *at, "--alter", "--add-config", "message.max.bytes=2000000")
-    said = eventually(lambda: _tool("ConfigCommand", *at, "--describe"), "settings", within_s=_WAIT_S)
-    assert "message.max.bytes=2000000" in said, said
+    eventually(
+        lambda: "message.max.bytes=2000000" in _tool("ConfigCommand", *at, "--describe"),
+        "the setting",
+        within_s=_WAIT_S,
+        shows=lambda: _tool("ConfigCommand", *at, "--describe"),
+    )
     _tool("ConfigCommand", *at, "--alter", "--delete-config", "message.max.bytes")
 
 
