@@ -1,4 +1,4 @@
-"""A Kafka consumer group coordinator for Python.
+"""Kafka consumers for Python whose rebalances you control.
 
 :class:`GroupConsumer` is ``confluent_kafka.Consumer`` with assignors in Python, and :class:`AsyncGroupConsumer` is the
 counterpart for asyncio. :class:`BlockingCoordinator` and :class:`ConsumerCoordinator` implement only the group protocol, for
