@@ -7,6 +7,7 @@ import datetime
 import os
 import random
 import re
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -208,6 +209,7 @@ def test_nothing_is_rejected_outside_of_a_run() -> None:
         time.sleep(0)
     SETTINGS.play(plays(billing.main, nothing_lost), run_of())
     assert (time.time, datetime.datetime, os.urandom, random.getstate()) == before
+    assert "connect" not in vars(socket.socket), "the class inherits the method again"
 
 
 # -- the decorator
