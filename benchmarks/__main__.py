@@ -26,6 +26,7 @@ NAMES = (
     "commits",
     "watch_page",
     "parallel",
+    "embedded",
 )
 
 

@@ -24,7 +24,7 @@ from consumer_coord.config import parse
 from consumer_coord.group.carry_out import Holder, carry_out, run_through
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
-from consumer_coord.runtime.background import cluster_client
+from consumer_coord.net.shared_clusters import cluster_client
 from tests.support.processes import rss_mb
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.group_consumer import GroupConsumer
     from consumer_coord.group.coordinator import ConsumerCoordinator
     from consumer_coord.offsets import OffsetAndMetadata
-    from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+    from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
     from consumer_coord.topic_partition import TopicPartition
 
 #: Imported on first use, because Spark's executors and the command line need only a part of the package, and the import takes
 #: a tenth of a second.
 _HOMES = {
     "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
-    "BlockingCoordinator": "consumer_coord.runtime.blocking_coordinator",
+    "BlockingCoordinator": "consumer_coord.threads.blocking_coordinator",
     "ConsumerCoordinator": "consumer_coord.group.coordinator",
     "DeserializingConsumer": "consumer_coord.consumer.deserializing",
     "GroupConsumer": "consumer_coord.consumer.group_consumer",

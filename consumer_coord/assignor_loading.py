@@ -6,10 +6,12 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import assignors
+from assignors import BUILT_IN
 from assignors.base import Assignor, RebalanceProtocol
+from consumer_coord.config import Config
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import did_you_mean
+from consumer_coord.settings import CONSUMER
 
 ENTRY_POINT_GROUP = "consumer_coord.assignors"
 
@@ -21,8 +23,8 @@ def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
 
 def load(name: str) -> Assignor:
     """Return the assignor for a name."""
-    if name in assignors.BUILT_IN:
-        return as_assignor(assignors.BUILT_IN[name])
+    if name in BUILT_IN:
+        return as_assignor(BUILT_IN[name])
     offered = _entry_points()
     load: Callable[[], Any]
     if name in offered:
@@ -31,7 +33,7 @@ def load(name: str) -> Assignor:
         module, _, attribute = name.partition(":")
         load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
     else:
-        known = sorted({*assignors.BUILT_IN, *offered})
+        known = sorted({*BUILT_IN, *offered})
         hint = did_you_mean(name, known) or "."
         raise ConfigurationError(
             f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)}; name your own"
@@ -91,3 +93,24 @@ def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
             " in a list with eager assignors, every assignor must support EAGER"
         )
     return max(common)
+
+
+def choose_assignors(
+    settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
+) -> tuple[Assignor, ...]:
+    """Return the given assignors, or the assignors named in ``partition.assignment.strategy``; raise if both are given.
+
+    The result is empty in the consumer protocol, in which the broker assigns.
+    """
+    if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
+        raise ConfigurationError(
+            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: set group.remote.assignor"
+            " to one of the brokers' group.consumer.assignors, or use group.protocol=classic"
+        )
+    if assignors is None:
+        return load_assignors(parsed.strategy)
+    if settings.get("partition.assignment.strategy") is not None:
+        raise ConfigurationError("partition.assignment.strategy and assignors= contradict each other: use only one")
+    if isinstance(assignors, (Assignor, type)):
+        raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
+    return tuple(as_assignor(candidate) for candidate in assignors)

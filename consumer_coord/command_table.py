@@ -38,12 +38,12 @@ class Command:
     kafka_action: str = ""
 
 
-def _about_groups(name: str, help_: str, document: str, kafka_action: str = "", *, module: str = "commands") -> Command:
+def _about_groups(name: str, help_: str, document: str, kafka_action: str = "", *, module: str = "admin.commands") -> Command:
     word = name.replace("-", "_")
     return Command(
         name,
         help_,
-        f"consumer_coord.admin.{module}:{word}_command",
+        f"consumer_coord.{module}:{word}_command",
         f"consumer_coord.admin.flags:{word}_flags",
         f"consumer_coord.admin.documents:{document}",
         asks_kafka=True,
@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, Command] = {
     for command in (
         _about_groups("list", "list all groups", "ListDocument", "--list"),
         _about_groups("describe", "members, assignor, partitions, offsets and lag", "DescribeDocument", "--describe"),
-        _about_groups("lag", "lag of groups by topic, once or live", "LagDocument", module="lag"),
+        _about_groups("lag", "lag of groups by topic, once or live", "LagDocument", module="scaling.lag_export"),
         _about_groups("reset", "set the offsets of a group without members", "ResetDocument", "--reset-offsets"),
         _about_groups("delete", "delete groups without members, and their offsets", "DeleteDocument", "--delete"),
         _about_groups("delete-offsets", "delete a group's offsets of topics", "DeleteOffsetsDocument", "--delete-offsets"),

@@ -56,7 +56,17 @@ copybutton_prompt_is_regexp = True
 PARTS_OF_THE_SITE = {
     "Start": ["start", "exactly-once", "design-an-assignor"],
     "Move from another client": ["confluent-kafka", "other-clients", "frameworks"],
-    "Build": ["asyncio", "parallel", "deserializing", "dataframes", "spark", "testing", "rebalance-tests"],
+    "Build": [
+        "asyncio",
+        "parallel",
+        "deserializing",
+        "dataframes",
+        "spark",
+        "spark-options",
+        "spark-guarantee",
+        "testing",
+        "rebalance-tests",
+    ],
     "Operate": ["operating", "migrating", "security", "troubleshooting", "commands", "watch"],
     "Understand": ["protocols", "assignors", "benchmarks"],
     "Reference": [
@@ -123,11 +133,32 @@ def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Long names may break after a dot or an underscore, where a reader expects it, and not only in the middle of a word."""
+    """Let long names break after a dot or an underscore, or before a capital, and not only anywhere in a word."""
+
+    def parts(name: re.Match[str]) -> str:
+        return re.sub(r"([._](?=\w)|[a-z](?=[A-Z]))", r"\1<wbr>", name[0])
+
     if "body" in context:
-        context["body"] = re.sub(
-            r'(?<=<span class="pre">)[^<]+', lambda name: re.sub(r"([._](?=\w))", r"\1<wbr>", name[0]), context["body"]
-        )
+        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]+', parts, context["body"])
+
+
+def linked_rows(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Give each row of the troubleshooting page an anchor, made of its log text, so that an answer can link to it."""
+    if page != "troubleshooting":
+        return
+    taken: set[str] = set()
+
+    def link(row: re.Match[str]) -> str:
+        told = re.search(r"<code[^>]*>(.*?)</code>", row[2]) or row
+        text = re.sub(r"<[^>]*>|&\w+;", "", told[1] if told is not row else row[2])
+        anchor = "log-" + "-".join(re.findall(r"[a-z]+", text.lower())[:8])
+        if anchor in taken:
+            return row[0]
+        taken.add(anchor)
+        mark = f'<a class="headerlink" href="#{anchor}" title="Link to this row">¶</a>'
+        return f'<tr id="{anchor}" class="row-{row[1]}"><td>{row[2].removesuffix("</p>")} {mark}</p></td>'
+
+    context["body"] = re.sub(r'<tr class="row-(\w+)"><td>(<p>.*?</p>)\s*</td>', link, context["body"], flags=re.DOTALL)
 
 
 def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str) -> object:
@@ -140,4 +171,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", fill_in)
     if "sphinx.ext.autodoc" in app.extensions:
         app.connect("autodoc-process-signature", without_nothing)
+    app.connect("html-page-context", linked_rows)
     app.connect("html-page-context", breakable)

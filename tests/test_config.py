@@ -15,9 +15,9 @@ from consumer_coord import GroupConsumer
 from consumer_coord.assignor_loading import as_assignor, common_protocol, load_assignors
 from consumer_coord.config import CoordinatorConfig, parse
 from consumer_coord.errors import ConfigurationError, FatalError
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.setting_names import LIBRDKAFKA
 from consumer_coord.settings import ALIASES
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from tests.support.confluent_kafka.settings import OLDER
 from tests.support.group.member import ScriptedAssignor, everything_to_first
 

@@ -175,13 +175,8 @@ def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) 
     return sorted(made, key=lambda row: (-(row.sample.lag or 0), row.sample.group, row.sample.topic))
 
 
-async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """Run ``lag``: the lag of each group, by topic; live with ``--interval-ms`` or ``--count``, or as CSV with ``--export``."""
-    if arguments.export:
-        # Imported here, because it imports the reports that this module prints.
-        from consumer_coord.scaling.lag_export import export_lag
-
-        return await export_lag(cluster, arguments)
+async def show_lag(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """Show the lag of each group, by topic; live with ``--interval-ms`` or ``--count``."""
     if arguments.interval_ms is not None or arguments.count is not None:
         if arguments.max_lag is not None or arguments.max_lag_seconds is not None:
             raise ConfigurationError("--max-lag and --max-lag-seconds judge one query: remove --interval-ms and --count")

@@ -22,7 +22,7 @@ from consumer_coord.wire.messages.telemetry import (
 from consumer_coord.wire.schema import ZERO_UUID
 
 #: Kafka's ``ClientMetricsConfigs``.
-_DEFAULT_INTERVAL_MS: Final = 300_000
+DEFAULT_INTERVAL_MS: Final = 300_000
 _INTERVALS_MS: Final = (100, 3_600_000)
 #: zstd, lz4, gzip, snappy, as Kafka prefers them; a client may also push without compression.
 COMPRESSION: Final = (4, 3, 1, 2)
@@ -68,6 +68,11 @@ class ClientMetrics:
         self._subscriptions: dict[str, Mapping[str, str]] = {}
         self._instances: OrderedDict[uuid.UUID, _Instance] = OrderedDict()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all subscriptions."""
+        return tuple(self._subscriptions)
+
     def settings(self, name: str) -> Mapping[str, str]:
         """Return the settings of a subscription, by Kafka's names; empty if there is no such subscription."""
         return self._subscriptions.get(name, {})
@@ -89,7 +94,7 @@ class ClientMetrics:
     def interval_ms(self) -> int:
         """The shortest interval of all subscriptions."""
         given = [int(of["interval.ms"]) for of in self._subscriptions.values() if "interval.ms" in of]
-        return min(given, default=_DEFAULT_INTERVAL_MS)
+        return min(given, default=DEFAULT_INTERVAL_MS)
 
     def _subscription_id(self, instance_id: uuid.UUID) -> int:
         return (zlib.crc32(repr((self.metrics, self.interval_ms)).encode()) ^ hash(instance_id.int)) & 0x7FFFFFFF
@@ -155,9 +160,13 @@ class ClientMetrics:
         return codes.NONE
 
 
-def check_subscription(settings: Mapping[str, str]) -> Mapping[str, str]:
+def check_subscription(settings: Mapping[str, str | None]) -> Mapping[str, str]:
     """Return valid settings of a subscription; raise :class:`~consumer_coord.errors.ConfigurationError` for others."""
+    checked: dict[str, str] = {}
     for name, value in settings.items():
+        if value is None:
+            raise ConfigurationError(f"{name} needs a value")
+        checked[name] = value
         if name == "interval.ms":
             low, high = _INTERVALS_MS
             if not value.isdecimal() or not low <= int(value) <= high:
@@ -166,4 +175,4 @@ def check_subscription(settings: Mapping[str, str]) -> Mapping[str, str]:
             raise ConfigurationError(
                 f"{name} is not a setting of a subscription of metrics here; it has metrics and interval.ms"
             )
-    return settings
+    return checked

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.broker.client_metrics import ClientMetrics
+from consumer_coord.broker.client_quotas import ClientQuotas
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
@@ -21,6 +22,7 @@ from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.faults import Faults
 from consumer_coord.broker.fetch_sessions import FetchSessions
 from consumer_coord.broker.group_coordinator import GroupCoordinator
+from consumer_coord.broker.group_settings import GroupSettings
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.partition_log import PartitionLog
@@ -62,6 +64,7 @@ class BrokerNode:
                 append_error=lambda partition: cluster.append_error() or cluster.hooks.append_error(partition),
             ),
             image=MetadataImage(cluster.topics, cluster.rack_of),
+            group_settings=cluster.group_settings,
         )
         self.transactions: TransactionCoordinator = TransactionCoordinator(
             cluster.config, cluster, self.purgatory, cluster.wall_clock_ms
@@ -114,6 +117,11 @@ class BrokerCluster:
         storage: DataDirectory | None = None,
     ) -> None:
         self.config: BrokerConfig = config or BrokerConfig()
+        self._first_config = self.config
+        #: The settings of the brokers that were changed while they run.
+        self.changed_settings: Mapping[str, str] = {}
+        self.group_settings: GroupSettings = GroupSettings(self.config)
+        self.client_quotas: ClientQuotas = ClientQuotas()
         self.random = random
         self.wall_clock_ms = wall_clock_ms
         self.faults: Faults = Faults()
@@ -225,6 +233,14 @@ class BrokerCluster:
         """The lowest id of a broker that is up."""
         return next((node.broker_id for node in self.nodes if node.up), NO_LEADER)
 
+    def assign_replicas(self, partition: Partition, replicas: Sequence[int]) -> None:
+        """Give a partition other replicas, which exist: every broker has every log, so nothing is copied."""
+        partition.replicas = tuple(replicas)
+        if partition.leader in partition.replicas:
+            self.topics.moved(partition)
+        else:
+            self._lead(partition, self._first_up(partition))
+
     def _lead(self, partition: Partition, leader: int) -> None:
         former = partition.leader
         self.topics.set_leader(partition, leader)
@@ -291,16 +307,29 @@ class BrokerCluster:
         found = self.topics.partition(topic, partition)
         if found is None:
             return True  # The topic was deleted.
-        if found.leader == NO_LEADER or self.append_error():
+        if found.leader == NO_LEADER:
             return False
-        producer = (ended.producer_id, ended.producer_epoch, ended.is_committed, coordinator_epoch)
         try:
-            if topic == GROUP_METADATA_TOPIC:
-                return self.node(found.leader).coordinator.offsets.end_transaction(partition, *producer)
-            found.log.append_marker(self.wall_clock_ms(), found.leader_epoch, *producer)
+            self.append_marker(found, ended.producer_id, ended.producer_epoch, ended.is_committed, coordinator_epoch)
         except AppendError:
             return False  # The coordinator retries.
         return True
+
+    def append_marker(
+        self, partition: Partition, producer_id: int, producer_epoch: int, committed: bool, coordinator_epoch: int
+    ) -> None:
+        """Write a marker to a partition that has a leader, and apply the offsets of the transaction.
+
+        Raise :class:`~consumer_coord.broker.errors.AppendError` if the marker cannot be written at present.
+        """
+        code = self.append_error()
+        if code:
+            raise AppendError(code, "the disk is full")
+        marker = (producer_id, producer_epoch, committed, coordinator_epoch)
+        if partition.topic != GROUP_METADATA_TOPIC:
+            partition.log.append_marker(self.wall_clock_ms(), partition.leader_epoch, *marker)
+        elif not self.node(partition.leader).coordinator.offsets.end_transaction(partition.index, *marker):
+            raise AppendError(error_codes.COORDINATOR_LOAD_IN_PROGRESS, "the groups of this partition are loading")
 
     def _leader_of(self, topic: str, index: int) -> BrokerNode | None:
         partition = self.topics.partition(topic, index)
@@ -345,6 +374,21 @@ class BrokerCluster:
         """Replace the settings of a topic, which the caller has checked, and apply them to its logs."""
         self.topics.configure(self.topics.by_name[name], configs)
         self._save()
+        self._watch_retention()
+
+    def with_settings(self, changed: Mapping[str, str]) -> BrokerConfig:
+        """Return the configuration with changed settings of the brokers.
+
+        Raise :class:`~consumer_coord.errors.ConfigurationError` for an invalid value.
+        """
+        return BrokerConfig.from_mapping({**self._first_config.to_mapping(), **changed})
+
+    def change_broker_settings(self, config: BrokerConfig, changed: Mapping[str, str]) -> None:
+        """Replace the changed settings of all brokers, which are defaults of topics, and apply them to the logs."""
+        self.config = self.topics.config = config
+        self.changed_settings = changed
+        for topic in self.topics.by_name.values():
+            self.topics.configure(topic, topic.configs)
         self._watch_retention()
 
     def clean_topic(self, name: str) -> None:
@@ -416,6 +460,11 @@ class BrokerCluster:
                     tuple(deleting),
                 )
             )
+
+    @property
+    def log_dir(self) -> str:
+        """The directory of the logs; without a data directory, a name."""
+        return "memory" if self._storage is None else str(self._storage.path)
 
     def append_error(self) -> int:
         """Return the error code with which every append fails at present, or 0 if appends succeed."""

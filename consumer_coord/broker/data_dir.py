@@ -92,7 +92,7 @@ class DataDirectory:
 
     def __init__(self, path: Path, config: BrokerConfig, lock: int, stored: StoredCluster | None) -> None:
         self.stored = stored
-        self._path = path
+        self.path = path
         self._config = config
         self._lock = lock
         self._files = OpenFiles()
@@ -127,18 +127,18 @@ class DataDirectory:
 
     def save(self, cluster: StoredCluster) -> None:
         """Replace ``cluster.json``, then remove the directories of deleted topics."""
-        _replace(self._path / _CLUSTER, cluster.to_json())
+        _replace(self.path / _CLUSTER, cluster.to_json())
         if cluster.deleting:
             for name in cluster.deleting:
-                self._files.forget(self._path / name)
-                shutil.rmtree(self._path / name, ignore_errors=True)
+                self._files.forget(self.path / name)
+                shutil.rmtree(self.path / name, ignore_errors=True)
             cluster = attrs.evolve(cluster, deleting=())
-            _replace(self._path / _CLUSTER, cluster.to_json())
+            _replace(self.path / _CLUSTER, cluster.to_json())
         self.stored = cluster
 
     def new_log(self, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         """Return the log of a partition, restored from disk; raise :class:`DataDirectoryError` for a damaged log."""
-        path = self._path / partition_directory(topic, partition)
+        path = self.path / partition_directory(topic, partition)
         log = PartitionLog(settings, SegmentFiles(path, self._config.log_segment_bytes, self._files))
         segments = _segments(path) if path.is_dir() else []
         for position, (_, segment) in enumerate(segments):
@@ -158,7 +158,7 @@ class SegmentFiles:
     """The files of one partition; the :class:`~consumer_coord.broker.partition_log.Storage` of its log."""
 
     def __init__(self, path: Path, segment_bytes: int, files: OpenFiles) -> None:
-        self._path = path
+        self.path = path
         self._segment_bytes = segment_bytes
         self._files = files
         self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
@@ -173,7 +173,7 @@ class SegmentFiles:
             self._size = self._file(self._bases[-1]).stat().st_size
         # An empty last file takes a batch of any size: another file of this base offset would be the same file.
         if not self._bases or (self._size and self._size + size > self._segment_bytes):
-            self._path.mkdir(exist_ok=True)
+            self.path.mkdir(exist_ok=True)
             self._bases.append(base_offset)
             self._size = 0
         descriptor = self._files.get(self._file(self._bases[-1]))
@@ -193,7 +193,7 @@ class SegmentFiles:
         """Store the log's start offset, and remove the files whose records are all before this offset."""
         if not self._bases or log_start_offset <= self._bases[0]:
             return
-        _replace(self._path / _START, str(log_start_offset))
+        _replace(self.path / _START, str(log_start_offset))
         while len(self._bases) > 1 and self._bases[1] <= log_start_offset:
             file = self._file(self._bases.pop(0))
             self._files.forget(file)
@@ -212,7 +212,7 @@ class SegmentFiles:
         self._size = -1
 
     def _file(self, base_offset: int) -> Path:
-        return self._path / f"{base_offset:020d}.log"
+        return self.path / f"{base_offset:020d}.log"
 
 
 class OpenFiles:

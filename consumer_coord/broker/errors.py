@@ -32,3 +32,7 @@ class TransactionError(CoordinatorError):
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message, code=code)
+
+
+class RefusedError(CoordinatorError):
+    """Raised if an administrator's request is refused; ``code`` is the error code of the response."""

@@ -35,6 +35,7 @@ from consumer_coord.broker.consumer_group.records import group_tombstones
 from consumer_coord.broker.consumer_group.subscriptions import Subscriptions
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_offsets import OffsetCoordinator
+from consumer_coord.broker.group_settings import GroupSettings
 from consumer_coord.broker.group_store import GroupStore, StoreHooks, response_error
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, complete
@@ -75,13 +76,15 @@ class GroupCoordinator:
         wall_clock_ms: Callable[[], int],
         purgatory: Purgatory,
         image: MetadataImage,
+        group_settings: GroupSettings | None = None,
         hooks: StoreHooks | None = None,
     ) -> None:
         self._purgatory = purgatory
         self._store = GroupStore(config.offsets_topic_num_partitions, purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, purgatory, wall_clock_ms)
         assignors = load_server_assignors(config.consumer_assignors)
-        self._with = Coordination(config, self._store, purgatory, self._rebalance, image, assignors, random, wall_clock_ms)
+        own = group_settings or GroupSettings(config)
+        self._with = Coordination(config, own, self._store, purgatory, self._rebalance, image, assignors, random, wall_clock_ms)
         self._joining = Joining(self._with)
         self.offsets: OffsetCoordinator = OffsetCoordinator(self._with)
         self._fencing = Fencing(self._with)

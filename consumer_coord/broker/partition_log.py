@@ -242,6 +242,10 @@ class PartitionLog:
         """Return whether the log has records of an open transaction of a producer in this epoch."""
         return producer_id in self._open_transactions and self.producers.epoch_of(producer_id) == producer_epoch
 
+    def transaction_start(self, producer_id: int) -> int:
+        """Return the first offset of a producer's open transaction in this partition; -1 without one."""
+        return self._open_transactions.get(producer_id, -1)
+
     def _check_transaction(self, header: BatchHeader, verified: bool) -> None:
         """Raise an error for a batch outside of a transaction (``analyzeAndValidateProducerState``)."""
         if header.transactional:
@@ -285,6 +289,7 @@ class PartitionLog:
             return
         data = batch.to_bytes()
         (marker,) = record_batch.read_records(data, record_batch.read_header(data))
+        self.producers.marked(header.producer_id, marker.coordinator_epoch)
         first = self._open_transactions.pop(header.producer_id, None)
         if first is not None and not marker.committed:
             self._aborted.append(AbortedTxn(header.producer_id, first, batch.last_offset))

@@ -6,6 +6,7 @@ In Kafka, this is ``ProducerStateManager`` with ``ProducerAppendInfo`` and ``Ver
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import TypeVar
 
 import attrs
@@ -28,6 +29,9 @@ _NO_PRODUCER = -1
 class _Producer:
     epoch: int
     last_sequence: int = -1
+    last_timestamp_ms: int = -1
+    #: The epoch of the coordinator that wrote the last marker.
+    coordinator_epoch: int = -1
     #: (first sequence number, last sequence number, base offset) of the last batches
     batches: deque[tuple[int, int, int]] = attrs.field(factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
 
@@ -42,6 +46,17 @@ class _Verification:
     adds_partition: bool
 
 
+@attrs.frozen
+class DescribedProducer:
+    """What DescribeProducers tells about a producer; without a value, -1."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+
+
 class ProducerStates:
     """The state of the producers that write to a partition."""
 
@@ -53,6 +68,11 @@ class ProducerStates:
         """Return the epoch of a producer's last write; -1 for an unknown producer."""
         producer = self._producers.get(producer_id)
         return -1 if producer is None else producer.epoch
+
+    def described(self) -> Iterator[DescribedProducer]:
+        """Iterate over all producers that have written."""
+        for producer_id, one in self._producers.items():
+            yield DescribedProducer(producer_id, one.epoch, one.last_sequence, one.last_timestamp_ms, one.coordinator_epoch)
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
         """Return the base offset of a batch if it was already appended; return None for a new batch."""
@@ -86,6 +106,20 @@ class ProducerStates:
                 f"producer {producer_id} has epoch {producer.epoch}, not {epoch}: it was fenced",
             )
 
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer, and for a former coordinator."""
+        self.check_epoch(producer_id, epoch)
+        producer = self._producers.get(producer_id)
+        if producer is not None and coordinator_epoch < producer.coordinator_epoch:
+            raise AppendError(
+                error_codes.TRANSACTION_COORDINATOR_FENCED,
+                f"a coordinator of epoch {producer.coordinator_epoch} wrote the last marker, not {coordinator_epoch}",
+            )
+
+    def marked(self, producer_id: int, coordinator_epoch: int) -> None:
+        """Record the epoch of the coordinator that wrote a producer's marker, which is in the log."""
+        self._producers[producer_id].coordinator_epoch = coordinator_epoch
+
     def check(self, header: BatchHeader) -> None:
         """Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer or a wrong sequence number."""
         if header.producer_id == _NO_PRODUCER:
@@ -110,7 +144,9 @@ class ProducerStates:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+            before = -1 if producer is None else producer.coordinator_epoch
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, coordinator_epoch=before)
+        producer.last_timestamp_ms = header.max_timestamp_ms
         if header.base_sequence >= 0:
             producer.last_sequence = header.last_sequence
             producer.batches.append((header.base_sequence, header.last_sequence, base_offset))

@@ -19,6 +19,8 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire.crc32c import crc32c
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+#: The value of a marker: its version, and the epoch of the coordinator.
+_MARKER = struct.Struct(">hi")
 HEADER_SIZE = _HEADER.size  # 61
 #: Number of bytes of the base offset and the length, which the length does not count.
 LOG_OVERHEAD = 12
@@ -90,6 +92,12 @@ class Record:
     transactional: bool = False
     control: bool = False
     committed: bool = False
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The epoch of the coordinator that wrote this marker; -1 for other records."""
+        marked = self.control and self.value is not None and len(self.value) >= _MARKER.size
+        return _MARKER.unpack_from(self.value or b"")[1] if marked else -1
 
 
 def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
@@ -182,7 +190,7 @@ def build_marker(
 ) -> bytes:
     """Build the control batch that ends a transaction of ``producer`` (id, epoch)."""
     key = struct.pack(">hh", 0, committed)
-    value = struct.pack(">hi", 0, coordinator_epoch)
+    value = _MARKER.pack(0, coordinator_epoch)
     return build_batch(
         [(key, value)],
         base_offset=base_offset,

@@ -130,6 +130,9 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "unclean.leader.election.enable": _flag(),
 }
 
+#: The settings of brokers that may change while they run: the defaults of settings of topics, by the names of the brokers.
+DYNAMIC: Final = frozenset(one.broker_field.replace("_", ".") for one in TOPIC_SETTINGS.values() if one.broker_field)
+
 
 def check_topic_settings(configs: Mapping[str, str | None]) -> dict[str, str]:
     """Return the settings given for a topic, without surrounding spaces.

@@ -142,6 +142,10 @@ class Topics:
         """Make another broker the leader, in a new epoch."""
         partition.leader = leader
         partition.leader_epoch += 1
+        self.moved(partition)
+
+    def moved(self, partition: Partition) -> None:
+        """Record that the leader or the replicas of a partition changed."""
         self._changed(self.by_name[partition.topic])
 
     def changed_in(self, name: str) -> int:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from assignors.base import Assignor
+from consumer_coord.assignor_loading import choose_assignors
 from consumer_coord.config import parse
 from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag
 from consumer_coord.confluent.group_lines import group_lines
@@ -65,10 +66,9 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.shared_clusters import Clusters, shared_clusters
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
-from consumer_coord.runtime.background import Clusters, shared_clusters
-from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns

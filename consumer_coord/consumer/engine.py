@@ -43,6 +43,7 @@ from consumer_coord.consumer.partitions import (
     moved,
 )
 from consumer_coord.consumer.record_tracker import RecordTracker
+from consumer_coord.consumer.recreated_topics import look_at_topics
 from consumer_coord.consumer.reducer import (
     Accept,
     Add,
@@ -80,7 +81,6 @@ from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
-from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -227,7 +227,7 @@ class Engine:
         self._losses = 0
         #: Whether nothing is pending for any partition, so that a consumer may take messages without a check.
         self._settled = False
-        #: What :func:`consumer_coord.health.watch.watch_of` remembers for this engine.
+        #: What :func:`consumer_coord.consumer.health_watch.watch_of` remembers for this engine.
         self.watch: object = None
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -702,39 +702,21 @@ class Engine:
 
     def _look_at_topics(self) -> None:
         """If a topic was deleted and created again, restart its partitions at the first record of the new topic (KIP-516)."""
-        recreated = []
-        for partition, one in self.table.items():
-            present = self.topic_id(partition)
-            if is_other(one.topic_id, present):
-                recreated.append(partition)
-            elif one.topic_id is None and present is not None:
-                # A look-up that began before the topic id was known may have returned offsets of a deleted topic.
-                again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
-                self._note({partition: attrs.evolve(one, topic_id=present, **again)})
-        if not recreated:
-            return
-        logger.warning(
-            "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
-            listed(recreated),
-        )
-        # A stored position belongs to the deleted topic.
-        self.stored.seal(recreated)
-        self.stored.begin(recreated)
-        for partition in recreated:
-            one = self.table[partition]
-            changes: dict[str, Any] = {"topic_id": self.topic_id(partition)}
-            if one.phase is not Phase.TAKEN and (one.start is not None or one.out_of_range is not None):
-                changes |= {"former_topic_id": one.former_topic_id or one.topic_id, "start": None, "origin": None}
-                changes |= {"logical": OFFSET_BEGINNING}
-            self._put(
-                PartitionEvent.RECREATED,
-                [partition],
-                serial=self._next_serial(),
-                committed=None,
-                commit=None,
-                out_of_range=None,
-                **changes,
+        table = self.table
+        present = {partition: self.topic_id(partition) for partition in table}
+        renamed = {partition: one for partition, one in table.items() if one.former_topic_id is not None}
+        known = frozenset(partition for partition, one in renamed.items() if self._knows_topic(one, partition))
+        table, recreated = look_at_topics(table, present, known, self._serial)
+        if recreated:
+            logger.warning(
+                "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
+                listed(recreated),
             )
+            self._serial += len(recreated)
+            # A stored position belongs to the deleted topic.
+            self.stored.seal(recreated)
+            self.stored.begin(recreated)
+        self._replace(table)
 
     def _ended_readings(self) -> list[TopicPartition]:
         """Return the partitions whose offset is out of range, and whose new start is not being looked up yet."""

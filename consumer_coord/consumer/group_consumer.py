@@ -74,8 +74,8 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.runtime.locks import Bell
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:

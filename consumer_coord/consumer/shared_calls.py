@@ -41,8 +41,8 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, RetriableError
 from consumer_coord.group.commits import Entry
+from consumer_coord.group.member_lag import member_lag
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
-from consumer_coord.lag.member_lag import member_lag
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import CommitResult
 from consumer_coord.retry import Deadline
@@ -360,7 +360,7 @@ class SharedCalls:
     async def health(self, limit: float) -> Health:
         """Return whether this consumer receives what its partitions have."""
         # Imported here, because most consumers are never asked.
-        from consumer_coord.health.watch import watch_of
+        from consumer_coord.consumer.health_watch import watch_of
 
         self._access.opened()
         return await self._access.beside(lambda engine: watch_of(engine).look(limit), _HEALTH_MS)

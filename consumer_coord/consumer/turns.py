@@ -22,7 +22,7 @@ from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ClosedError, ConcurrentUseError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.runtime.blocking_call import BlockingCall
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -37,13 +37,13 @@ from consumer_coord.errors import (
     UnknownTopicError,
 )
 from consumer_coord.group import commit_error_texts as commit_errors
-from consumer_coord.group.error_steps import fatal
 from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import PRINCIPAL_REFUSED
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_commit
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, Metadata, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, listed

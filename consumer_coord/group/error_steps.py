@@ -11,15 +11,7 @@ from collections.abc import Collection
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import (
-    AuthorizationError,
-    BrokerError,
-    ConfigurationError,
-    CoordinatorError,
-    FatalError,
-    FencedError,
-    GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
-    UnsupportedVersionError,
 )
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.wire import error_codes as codes
@@ -92,20 +84,6 @@ def check_protocol(
         )
 
 
-def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:
-    """Return the exception, with advice, for an error code that is not retried."""
-    name = codes.error_name(code)
-    advice, kind = _ADVICE.get(code, (detail, BrokerError))
-    if code == codes.TOPIC_AUTHORIZATION_FAILED and request.startswith(_LOOK_UPS):
-        advice = "the principal needs DESCRIBE on the topic"
-    plane = "control plane: " if kind is AuthorizationError else ""
-    of_group = f" of group {group_id!r}" if group_id else ""
-    said = f"{plane}{request}{of_group} was refused with {name} ({code})"
-    if detail and detail != advice:
-        advice = f"{advice}; {detail}"
-    return kind(f"{said}: {advice}" if advice else said, code=code)
-
-
 def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
     """Return the setting of this member for which JoinGroup or SyncGroup was refused; empty if no setting is the cause."""
     if code == codes.INCONSISTENT_GROUP_PROTOCOL:
@@ -115,38 +93,3 @@ def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[st
     if code == codes.FENCED_INSTANCE_ID:
         return f"group.instance.id={config.group_instance_id} in this member"
     return ""
-
-
-#: Requests for which DESCRIBE on a topic is enough.
-_LOOK_UPS = ("ListOffsets", "Metadata", "OffsetForLeaderEpoch")
-
-_ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
-    codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group (group.id)", AuthorizationError),
-    codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
-    codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal lacks a permission on the cluster", AuthorizationError),
-    codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),
-    codes.FENCED_INSTANCE_ID: (
-        "another member joined with the same group.instance.id; give each running member a different one",
-        FencedError,
-    ),
-    codes.GROUP_MAX_SIZE_REACHED: (
-        "the group is full; stop a member or raise the brokers' group.max.size",
-        GroupMaxSizeReachedError,
-    ),
-    codes.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol"
-        " accepts classic members only if the brokers' group.consumer.migration.policy is downgrade or bidirectional",
-        InconsistentGroupProtocolError,
-    ),
-    codes.INVALID_SESSION_TIMEOUT: (
-        "session.timeout.ms is outside the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
-        ConfigurationError,
-    ),
-    codes.UNKNOWN_SERVER_ERROR: (
-        "the broker's log has the reason, for example a group record larger than the brokers' message.max.bytes",
-        BrokerError,
-    ),
-    codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
-    codes.UNSUPPORTED_VERSION: ("the broker is too old for this request", UnsupportedVersionError),
-    codes.INVALID_REQUEST: ("the request does not match the group", FatalError),
-}

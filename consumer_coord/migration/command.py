@@ -20,9 +20,9 @@ from consumer_coord.migration.progress import progress_of
 from consumer_coord.migration.read import read_group, read_settings
 from consumer_coord.migration.text import as_json, plan_text, progress_text
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import cluster_client
 
 #: Time after which the command ends if no address is listening, in milliseconds.
 _UNREACHABLE_MS = 2_000

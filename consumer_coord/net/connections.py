@@ -3,7 +3,7 @@
 A broker serves one request of a connection at a time. So JoinGroup and SyncGroup, whose responses are late, borrow a connection
 from a pool while they wait; heartbeats, commits and look-ups use the shared connection.
 
-Members with the same security settings use one :class:`Connections` (``runtime/background.py``), regardless of their
+Members with the same security settings use one :class:`Connections` (``shared_clusters.py``), regardless of their
 ``client.id``, which is part of each request. A process with fifty members normally has one connection to the coordinator. Of
 the shared connections that have been idle for some seconds, at most two stay open.
 """

@@ -1,1 +1,1 @@
-"""The background thread with its loop, blocking calls on it, and locks that a signal handler cannot break."""
+"""What waits and locks for threads: blocking calls on a loop, their outcomes, and locks that a signal handler cannot break."""

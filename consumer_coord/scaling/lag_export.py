@@ -1,4 +1,4 @@
-"""``lag --export``: print the lag of groups as CSV, again and again if asked."""
+"""``lag``, which shows the lag of groups, or prints it as CSV with ``--export``, again and again if asked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import argparse
 import asyncio
 
 from consumer_coord.admin.commands import ExitCode, chosen_groups, warn
+from consumer_coord.admin.lag import show_lag
 from consumer_coord.admin.lag_flags import lag_policy
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.errors import ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.scaling.lag_csv import header, rows_of
+
+
+async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """Run ``lag``: show the lag of each group, or with ``--export`` print it as CSV."""
+    return await (export_lag(cluster, arguments) if arguments.export else show_lag(cluster, arguments, deadline))
 
 
 async def export_lag(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:

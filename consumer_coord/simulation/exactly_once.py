@@ -426,6 +426,11 @@ class ExactlyOnceRules:
         undone = [offset for offset, _ in self.visible(partition, begin, log.end_offset)]
         return f"{partition}: the records at {undone[:5]} are not processed, {begin} is committed" if undone else None
 
+    @property
+    def is_any_open(self) -> bool:
+        """Whether a log waits for the marker of a transaction."""
+        return any(self._open.values())
+
     def check_all(self) -> None:
         """Check at the end of a run that each transaction ended as its program was told."""
         if self._intermediate is not None:

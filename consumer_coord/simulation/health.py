@@ -12,8 +12,8 @@ from typing import Final
 
 import attrs
 
+from consumer_coord.consumer.health_watch import watch_of
 from consumer_coord.health import Health, Owed, PartitionHealth, Reason
-from consumer_coord.health.watch import watch_of
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation

@@ -14,9 +14,10 @@ import attrs
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
 from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
-from consumer_coord.runtime.background import forget_clusters
+from consumer_coord.net.shared_clusters import forget_clusters
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.holdings import Holding
@@ -30,6 +31,9 @@ from consumer_coord.wire.embedded_protocol import decode_assignment
 
 #: Time without a change after which the group counts as stable, in virtual seconds.
 _QUIET_S = 8.0
+
+#: A coordinator looks for transactions that timed out within this time, in seconds.
+_ABORTED_S = 15.0
 
 #: A member asks again after these answers to pushed metrics.
 _MAY_BE_REFUSED = frozenset({error_codes.UNKNOWN_SUBSCRIPTION_ID, error_codes.THROTTLING_QUOTA_EXCEEDED})
@@ -392,7 +396,7 @@ class _Course(World):
         self._check_commits(wanted, nothing_read)
         self._check_groups_are_empty()
         if self.exactly_once is not None:
-            self.exactly_once.check_all()
+            await self._until_transactions_end(self.exactly_once)
         self._check_metrics()
         self.cluster.close()
         await self._until(self.loop.time() + 60)
@@ -428,6 +432,16 @@ class _Course(World):
             # If a partition was lost while the members closed, its next owner would read the remaining records again.
             if partition.topic in wanted and end and late and not self.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all members closed, but {partition} is committed up to {committed} of {end}")
+
+    async def _until_transactions_end(self, rules: ExactlyOnceRules) -> None:
+        """Wait until the coordinators have aborted what killed processes left open, and check all transactions."""
+        began, bound_s = (
+            self.loop.time(),
+            max(spec.transaction_timeout_ms for spec in self.scenario.members) / 1000 + _ABORTED_S,
+        )
+        while rules.is_any_open and self.loop.time() - began < bound_s:
+            await self._until(self.loop.time() + 1)
+        rules.check_all()
 
     def _check_groups_are_empty(self) -> None:
         group = self.cluster.group(self.group_id)

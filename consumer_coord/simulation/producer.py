@@ -27,8 +27,8 @@ from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, by_leader
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import cluster_client
 from consumer_coord.settings import addresses
 from consumer_coord.simulation.transaction_manager import Identity, TransactionManager
 from consumer_coord.topic_partition import TopicPartition

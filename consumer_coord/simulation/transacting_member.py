@@ -33,8 +33,10 @@ _CALL_S: Final = 4.0
 _ATTEMPTS: Final = 3
 #: Time limit of the look-up of the group's commits, in seconds.
 _COMMITTED_S: Final = 4.0
+#: The share of transactions whose processing fails, so that the program aborts them.
+_FAILURES: Final = 0.08
 #: The steps of a transaction before which a process may be suspended.
-STEPS: Final = ("read", "produce", "send offsets", "commit", "abort", "go back")
+STEPS: Final = ("read", "send offsets", "commit", "abort", "go back")
 
 
 @attrs.frozen
@@ -104,9 +106,7 @@ class TransactingMember(MemberProcess):
             return True
         except CoordinatorError as error:
             if not (self.closing and isinstance(error, ClosedError)):
-                self._failed(error, "a call of the transaction")
-            if self._transaction is not None:
-                await self._drop_producer()
+                self._failed(error, "a call")
         except KafkaException as error:
             await self._failed_in_producer(error)
         pause_s = 0.0 if self._stage.calm else self.spec.poll_every_ms / 1000 * self._random.uniform(0.2, 1.0)
@@ -125,27 +125,42 @@ class TransactingMember(MemberProcess):
         await self._repeated(lambda: producer.init_transactions(_CALL_S))
 
     async def _process_some(self, consumer: SimulatedConsumer) -> None:
-        """Read, process and write in one transaction."""
+        """Read, process and write in one transaction, which is aborted after an error that is not fatal."""
         producer = self._producer
         assert producer is not None
-        transaction = None
+        try:
+            await self._read_and_write(consumer, producer)
+            if self._transaction is not None:
+                await self._end(consumer, producer, self._transaction)
+        except FencedError:
+            raise
+        except CoordinatorError as error:
+            # The consumer raised it, for example because the member is no longer in the group.
+            if self._transaction is None:
+                raise
+            self._failed(error, "a call in a transaction")
+            await self._abort(producer, self._transaction)
+        except KafkaException as error:
+            if self._transaction is None or error.args[0].fatal():
+                raise
+            self._note(error)
+            # If EndTxn was sent, the producer refuses: only another producer learns how the transaction ended.
+            await self._abort(producer, self._transaction)
+        finally:
+            self._transaction = None
+
+    async def _read_and_write(self, consumer: SimulatedConsumer, producer: SimulatedProducer) -> None:
         for _ in range(self._random.randint(1, self.spec.transactions)):
             messages = await self._poll(consumer, cancelled=False)
-            if self.closing:
-                break
-            if not messages:
-                if transaction is None:
-                    return
-                continue
-            if transaction is None:
-                transaction = self._transaction = self._rules.begin(self.spec.name, self.name)
+            if self.closing or (self._transaction is None and not messages):
+                return
+            if self._transaction is None:
+                self._transaction = self._rules.begin(self.spec.name, self.name)
                 self._is_ahead = True
                 producer.begin_transaction()
             await self._before("read")
-            self._take(producer, transaction, messages)
+            self._take(producer, self._transaction, messages)
             await self._calls.away((1 + self.slow_ms) / 1000 + self._random.choice((0.0, 0.0, 0.02, 0.3)))
-        if transaction is not None:
-            await self._end(consumer, producer, transaction)
 
     def _take(self, producer: SimulatedProducer, transaction: Txn, messages: Sequence[Any]) -> None:
         """Send one record for each record that was read."""
@@ -159,39 +174,24 @@ class TransactingMember(MemberProcess):
             producer.produce(to.topic, record, partition=to.partition)
 
     async def _end(self, consumer: SimulatedConsumer, producer: SimulatedProducer, transaction: Txn) -> None:
-        """Commit the transaction with the offsets of what it read, or abort it."""
-        try:
-            await self._before("send offsets")
-            if not transaction.doomed:
-                member = await consumer.consumer_group_metadata()
-                rows = [
-                    Row(partition.topic, partition.partition, offset + 1, metadata=transaction.tag)
-                    for partition, offset in sorted(transaction.last_read().items())
-                ]
-                await self._repeated(lambda: producer.send_offsets_to_transaction(rows, member, _CALL_S))
-                await self._before("commit")
-            # The group may have taken partitions away until the offsets were sent, but not since.
-            if transaction.doomed:
-                self._stage.history.note(self.name, f"aborts {transaction.tag}: a partition is gone")
-                await self._abort(producer, transaction)
-                return
-            await self._repeated(lambda: producer.commit_transaction(_CALL_S))
-            self._told(transaction, committed=True)
-            self._is_ahead = False
-        except FencedError:
-            raise
-        except CoordinatorError as error:
-            # The consumer raised it, for example because the member is no longer in the group.
-            self._failed(error, "consumer_group_metadata")
+        """Commit the transaction with the offsets of what it read; abort it if a partition is gone, or processing failed."""
+        await self._before("send offsets")
+        failed = not self._stage.calm and self._random.random() < _FAILURES
+        if transaction.doomed or failed:
+            why = "its processing failed" if failed else "a partition is gone"
+            self._stage.history.note(self.name, f"aborts {transaction.tag}: {why}")
             await self._abort(producer, transaction)
-        except KafkaException as error:
-            if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
-                raise
-            self._note(error)
-            # If EndTxn was sent, the producer refuses: only another producer learns how the transaction ended.
-            await self._abort(producer, transaction)
-        finally:
-            self._transaction = None
+            return
+        member = await consumer.consumer_group_metadata()
+        rows = [
+            Row(partition.topic, partition.partition, offset + 1, metadata=transaction.tag)
+            for partition, offset in sorted(transaction.last_read().items())
+        ]
+        await self._repeated(lambda: producer.send_offsets_to_transaction(rows, member, _CALL_S))
+        await self._before("commit")
+        await self._repeated(lambda: producer.commit_transaction(_CALL_S))
+        self._told(transaction, committed=True)
+        self._is_ahead = False
 
     async def _abort(self, producer: SimulatedProducer, transaction: Txn) -> None:
         await self._before("abort")

@@ -135,7 +135,10 @@ class TransactionManager:
         ):
             assert self._error is not None
             raise KafkaException(self._error)
-        raise KafkaException(KafkaError(KafkaError._STATE, f"{call} is not valid in state {self.state.value}"))
+        text = f"{call} is not valid in state {self.state.value}"
+        # As in librdkafka, all calls but produce say that the transaction must be aborted.
+        abort = self.state is ProducerState.ABORTABLE_ERROR and call != "produce"
+        raise KafkaException(KafkaError(KafkaError._STATE, text, txn_requires_abort=abort))
 
     def begin(self) -> None:
         """Begin a transaction, locally, as Kafka does."""

@@ -5,7 +5,7 @@
           .option("kafka.bootstrap.servers", "broker:9092").option("group.id", "billing").option("subscribe", "orders")
           .load())
 
-Needs the extra ``spark``: ``pip install consumer-coord[spark]``. docs/spark.md describes the options and the guarantees.
+Needs the extra ``spark``: ``pip install consumer-coord[spark]``. docs/spark.md is the guide.
 """
 
 import consumer_coord.spark.requirements  # noqa: F401 - first: it says what is missing

@@ -19,7 +19,6 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
-from consumer_coord.runtime.background import Runtime
 from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from consumer_coord.spark.ledger import NONE, Ledger
 from consumer_coord.spark.options import BoundedOptions
@@ -29,6 +28,7 @@ from consumer_coord.spark.start_offsets import AFTER_THE_GROUP, Start
 from consumer_coord.spark.starting_offsets_option import OffsetLimit
 from consumer_coord.spark.topic_check import AGAIN_S, missing_topics
 from consumer_coord.spark.view import View, fresh_view
+from consumer_coord.threads.background import Runtime
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)

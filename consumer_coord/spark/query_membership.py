@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 from consumer_coord.errors import CoordinatorError, FatalError
 from consumer_coord.printable import get_logger
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.query import Query
 from consumer_coord.spark.status import Status
 from consumer_coord.spark.user_code import with_callbacks
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 
 logger: Final = get_logger(__name__)
 

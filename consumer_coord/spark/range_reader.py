@@ -26,12 +26,12 @@ from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStar
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.patience import Patience
 from consumer_coord.spark.user_code import with_callbacks
+from consumer_coord.threads.background import Runtime
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 

@@ -56,7 +56,7 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
     """A Structured Streaming source whose queries are members of a Kafka consumer group.
 
     Register the class with ``spark.dataSource.register(KafkaGroupSource)``, and use ``spark.readStream.format("kafka_group")``.
-    docs/spark.md describes the options.
+    docs/spark-options.md describes the options.
     """
 
     #: The maximum number of tasks of a big batch; None means the number of this machine's cores. :func:`register` sets the

@@ -20,7 +20,7 @@ from consumer_coord.admin.properties import add_client_flags, client_settings, p
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.lag.partition_lag import LagPolicy
-from consumer_coord.runtime.background import cluster_client
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.watch.collect import Collector
 from consumer_coord.watch.history import History
 from consumer_coord.watch.model import Message

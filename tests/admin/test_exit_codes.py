@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode, reset_command
-from consumer_coord.admin.lag import lag_command
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import build_parser, main
 from consumer_coord.retry import Deadline
+from consumer_coord.scaling.lag_export import lag_command
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.consumer_group import (

@@ -19,10 +19,10 @@ from consumer_coord.admin.commands import (
     list_command,
     reset_command,
 )
-from consumer_coord.admin.lag import lag_command
 from consumer_coord.cli import build_parser
 from consumer_coord.errors import CoordinatorError, IncompleteResponseError, RetriableError
 from consumer_coord.retry import Deadline
+from consumer_coord.scaling.lag_export import lag_command
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.consumer_group import (

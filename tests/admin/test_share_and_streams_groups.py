@@ -11,10 +11,10 @@ import pytest
 
 from consumer_coord.admin.commands import ExitCode, reset_command
 from consumer_coord.admin.groups import CONSUMER, STREAMS, GroupDescription, MemberDescription
-from consumer_coord.admin.lag import lag_command
 from consumer_coord.cli import build_parser
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
+from consumer_coord.scaling.lag_export import lag_command
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import DescribeGroupsRequest

@@ -22,6 +22,7 @@ from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.codec import decode_response, encode_request
 from consumer_coord.wire.messages.admin import (
     AlterableConfig,
+    AlterConfigsRequest,
     AlterConfigsResource,
     CreatableTopic,
     CreatePartitionsRequest,
@@ -32,13 +33,18 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    ReplacedConfig,
+    ReplacedConfigs,
 )
 from consumer_coord.wire.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
+    FeatureUpdate,
     MetadataRequest,
     MetadataRequestTopic,
+    UpdateFeaturesRequest,
 )
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
@@ -85,18 +91,41 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from consumer_coord.wire.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaComponent,
+    QuotaEntity,
+    QuotaOperation,
+)
+from consumer_coord.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from consumer_coord.wire.messages.telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from consumer_coord.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    DescribeProducersRequest,
+    DescribeProducersTopic,
     DescribeTransactionsRequest,
     EndTxnRequest,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from consumer_coord.wire.schema import Struct
 from tests.support.broker.bench import subscription
@@ -202,6 +231,9 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     ),
     25: lambda version: AddOffsetsToTxnRequest(transactional_id="t", group_id="group"),
     26: lambda version: EndTxnRequest(transactional_id="t", committed=True),
+    27: lambda version: WriteTxnMarkersRequest(
+        markers=(WritableTxnMarker(7, 0, True, (WritableTxnMarkerTopic("orders", (0,)),), 0),)
+    ),
     28: lambda version: TxnOffsetCommitRequest(
         transactional_id="t",
         group_id="simple",
@@ -213,18 +245,33 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
             DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=None),
         )
     ),
+    33: lambda version: AlterConfigsRequest(
+        resources=(ReplacedConfigs(2, "orders", (ReplacedConfig("retention.ms", "9"),)),), validate_only=True
+    ),
+    35: lambda version: DescribeLogDirsRequest(topics=(DescribableLogDirTopic("orders", (0,)),)),
     37: lambda version: CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name="orders", count=1, assignments=None),), timeout_ms=1_000
     ),
     42: lambda version: DeleteGroupsRequest(groups_names=("absent",)),
+    43: lambda version: ElectLeadersRequest(topic_partitions=(ElectLeadersTopic("orders", (0,)),)),
     44: lambda version: IncrementalAlterConfigsRequest(
         resources=(AlterConfigsResource(2, "orders", (AlterableConfig("retention.ms", 0, "9"),)),), validate_only=True
     ),
+    45: lambda version: AlterPartitionReassignmentsRequest(
+        topics=(ReassignableTopic("orders", (ReassignablePartition(0, (0,)),)),)
+    ),
+    46: lambda version: ListPartitionReassignmentsRequest(),
     47: lambda version: OffsetDeleteRequest(
         group_id="simple",
         topics=(OffsetDeleteRequestTopic(name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),),
     ),
+    48: lambda version: DescribeClientQuotasRequest(components=(QuotaComponent("client-id", 2, None),)),
+    49: lambda version: AlterClientQuotasRequest(
+        entries=(QuotaAlteration((QuotaEntity("client-id", "c"),), (QuotaOperation("consumer_byte_rate", 9.0),)),)
+    ),
+    57: lambda version: UpdateFeaturesRequest(feature_updates=(FeatureUpdate("transaction.version", 2),)),
     60: lambda version: DescribeClusterRequest(),
+    61: lambda version: DescribeProducersRequest(topics=(DescribeProducersTopic("orders", (0,)),)),
     65: lambda version: DescribeTransactionsRequest(transactional_ids=("t",)),
     66: lambda version: ListTransactionsRequest(),
     68: lambda version: ConsumerGroupHeartbeatRequest(
@@ -237,6 +284,7 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     69: lambda version: ConsumerGroupDescribeRequest(group_ids=("modern",)),
     71: lambda version: GetTelemetrySubscriptionsRequest(),
     72: lambda version: PushTelemetryRequest(),
+    74: lambda version: ListConfigResourcesRequest(),
 }
 #: API key -> (lowest, highest version) that the handlers were read through for.
 HANDLED: Mapping[int, tuple[int, int]] = {
@@ -262,19 +310,30 @@ HANDLED: Mapping[int, tuple[int, int]] = {
     24: (0, 5),
     25: (0, 4),
     26: (0, 5),
+    27: (1, 1),
     28: (0, 6),
     32: (1, 4),
+    33: (0, 2),
+    35: (1, 5),
     37: (0, 3),
     42: (0, 3),
+    43: (0, 2),
     44: (0, 1),
+    45: (0, 1),
+    46: (0, 0),
     47: (0, 0),
+    48: (0, 1),
+    49: (0, 1),
+    57: (0, 2),
     60: (0, 1),
+    61: (0, 0),
     65: (0, 0),
     66: (0, 2),
     68: (0, 1),
     69: (0, 1),
     71: (0, 0),
     72: (0, 0),
+    74: (0, 1),
 }
 CASES = [(key, version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)]
 

@@ -427,6 +427,29 @@ def test_list_offsets_ends_at_the_last_stable_offset_for_read_committed() -> Non
     play(test)
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "version", "offset"),
+    [(-3, 6, None), (-3, 7, 3), (-4, 7, None), (-4, 8, 1), (-5, 8, None)],
+)
+def test_list_offsets_knows_the_special_timestamps_of_its_version(timestamp: int, version: int, offset: int | None) -> None:
+    """In Kafka: ``ReplicaManager.timestampMinSupportedVersion``; the last record has the highest timestamp."""
+
+    async def test(cluster: BrokerCluster) -> None:
+        log = log_of(cluster)
+        for timestamp_ms in (1_000, 2_000, 3_000, 4_000):
+            log.append_records([(None, b"v")], timestamp_ms, 0)
+        log.delete_before(1)
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name="orders", partitions=(wanted,)),))
+        answer = await KafkaApis(cluster.nodes[0]).handle(encode_request(request, version, 1, ""), ClientConnection())
+        assert answer is not None
+        found = decode_response(ListOffsetsResponse, version, answer)[1].topics[0].partitions[0]
+        expected = (codes.UNSUPPORTED_VERSION, -1) if offset is None else (codes.NONE, offset)
+        assert (found.error_code, found.offset) == expected
+
+    play(test)
+
+
 # -- the nearest replica
 
 

@@ -63,9 +63,9 @@ def test_a_default_is_a_legal_value() -> None:
         check_topic_settings({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
 
 
-async def described(client: TxnProducer, topic: str = "orders") -> dict[str, tuple[str | None, int]]:
-    """Return name -> (value, source) of a topic's settings."""
-    request = DescribeConfigsRequest(resources=(DescribeConfigsResource(TOPIC, topic, None),))
+async def described(client: TxnProducer, topic: str = "orders", kind: int = TOPIC) -> dict[str, tuple[str | None, int]]:
+    """Return name -> (value, source) of the settings of a topic, or of a resource of another kind."""
+    request = DescribeConfigsRequest(resources=(DescribeConfigsResource(kind, topic, None),))
     configs = (await client.ask(request, 4)).results[0].configs
     return {config.name: (config.value, config.config_source) for config in configs}
 

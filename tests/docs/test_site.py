@@ -175,6 +175,7 @@ def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_
             if not file.exists() or (anchor and file in pages and anchor not in pages[file].anchors):
                 broken.append(f"{page.relative_to(site)}: {target}")
     assert not broken
+    assert "log-no-broker-could-be-reached-for-s" in pages[site / "troubleshooting.html"].anchors
     shown = pages[site / "reference" / "consumers.html"].anchors
     assert not [name for kind in (GroupConsumer, AsyncGroupConsumer) for name in methods(kind) if name not in shown]
     marks = [f"{page.relative_to(site)}: {mark}" for page in pages for mark in left_over(page.read_text())]

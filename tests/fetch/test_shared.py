@@ -15,8 +15,8 @@ from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.lanes import Lane
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import cluster_client
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.embedded import produce
 from tests.support.fetch.world import Reader, World, play

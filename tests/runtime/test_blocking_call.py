@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_call import BlockingCall
+from consumer_coord.threads.background import Runtime
 
 
 def raises(error: BaseException) -> object:

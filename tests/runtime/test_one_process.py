@@ -18,8 +18,8 @@ from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, Message
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
-from consumer_coord.runtime.background import Runtime
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.threads.background import Runtime
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, produce, row, take
 from tests.support.waiting import eventually
 from tests.support.white_box import is_in_call, open_clusters

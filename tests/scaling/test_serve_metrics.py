@@ -23,7 +23,7 @@ from consumer_coord.broker import EmbeddedKafka, Fault
 from consumer_coord.cli import main
 from consumer_coord.config import parse
 from consumer_coord.lag.partition_lag import LagPolicy
-from consumer_coord.runtime.background import cluster_client
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.scaling.flags import add_limits, limits_of
 from consumer_coord.scaling.scaler import Scaler
 from consumer_coord.scaling.server import application

@@ -45,7 +45,7 @@ def _let_the_application_be_the_reason(patch: Patch) -> None:
         excused = tuple(attrs.evolve(one, excused=True) for one in health.partitions)
         return attrs.evolve(health, healthy=True, problems=(), partitions=excused)
 
-    patch.setattr("consumer_coord.health.watch.judge", judge)
+    patch.setattr("consumer_coord.consumer.health_watch.judge", judge)
 
 
 PLANTED: dict[str, Callable[[Patch], None]] = {

@@ -88,6 +88,11 @@ def _acknowledge_what_is_not_stored(patch: Patch) -> None:
     patch.setattr(ProducerStates, "check", lambda self, header: self.check_epoch(header.producer_id, header.producer_epoch))
 
 
+def _never_abort_after_the_time_out(patch: Patch) -> None:
+    """The transaction of a killed process stays open until another process has its transactional id."""
+    patch.setattr(Transaction, "has_timed_out", lambda self, now_ms: False)
+
+
 def _accept_offsets_of_any_generation(patch: Patch) -> None:
     """The group's coordinator does not check who sends the offsets of a transaction."""
     check = former(OffsetCoordinator, "_check")
@@ -235,25 +240,26 @@ def _commit_what_was_revoked(patch: Patch) -> None:
 
 #: (rule, the bug that breaks it, the seed of a history that finds it).
 PLANTED: Sequence[tuple[str, Plant, int]] = (
-    ("G0", _fence_no_producer, 2),
-    ("G0", _send_old_records_in_the_next_transaction, 1),
+    ("G0", _fence_no_producer, 16),
+    ("G0", _send_old_records_in_the_next_transaction, 2),
     ("G1a", _return_no_aborted_transactions, 0),
     ("G1a", _ignore_aborted_transactions, 0),
-    ("G1b", _ignore_open_transactions, 1),
-    ("G1b", _read_uncommitted, 36),
-    ("G1c", _ignore_open_transactions, 0),
-    ("G1c", _read_uncommitted, 3),
+    ("G1b", _ignore_open_transactions, 2),
+    ("G1b", _read_uncommitted, 51),
+    ("G1c", _ignore_open_transactions, 23),
+    ("G1c", _read_uncommitted, 23),
     ("lost-write", _acknowledge_what_is_not_stored, 0),
     ("lost-write", _commit_before_everything_is_sent, 0),
-    ("lost-write", _believe_that_a_batch_arrives, 4),
+    ("lost-write", _believe_that_a_batch_arrives, 7),
     ("lost-write", _do_not_go_back, 0),
-    ("int-send-skip", _forget_duplicates, 1),
+    ("int-send-skip", _forget_duplicates, 3),
     ("int-send-skip", _send_the_last_record_first, 0),
     ("int-poll-skip", _skip_a_row, 0),
     ("int-poll-skip", lose_the_first_row_of_a_step, 0),
     ("exactly-once", _commit_what_was_revoked, 0),
     ("exactly-once", _abort_the_offsets_alone, 0),
-    ("exactly-once", _do_not_wait_for_stable_offsets, 27),
+    ("exactly-once", _do_not_wait_for_stable_offsets, 1),
+    ("liveness", _never_abort_after_the_time_out, 0),
     ("fencing", _accept_offsets_of_any_generation, 0),
     ("fencing", _name_no_generation, 0),
 )

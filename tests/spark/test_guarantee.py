@@ -1,4 +1,4 @@
-"""The guarantee of docs/spark.md, row by row: what is read, and what is committed.
+"""The guarantee of docs/spark-guarantee.md, row by row: what is read, and what is committed.
 
 Queries without Spark, on the embedded Kafka.
 """

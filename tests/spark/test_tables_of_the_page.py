@@ -1,4 +1,4 @@
-"""The tables of docs/spark.md: each row of the options is run, and each row of the guarantee has its test."""
+"""The tables of the pages on Spark: each row of the options is run, and each row of the guarantee has its test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.options import parse_bounded_options, parse_options
 
-PAGE = Path("docs/spark.md").read_text()
+PAGE = "\n".join(Path("docs", name).read_text() for name in ("spark.md", "spark-options.md", "spark-guarantee.md"))
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "group.id": "billing", "subscribe": "orders"}
 
 #: Option -> other options that it needs (a value), or excludes (None).

@@ -323,7 +323,7 @@ def usage() -> Mapping[str, float]:
 
 def sample() -> Mapping[str, float]:
     """Return the figures that must not grow in a process with our client, without memory that the allocator keeps for reuse."""
-    from consumer_coord.runtime.background import Runtime
+    from consumer_coord.threads.background import Runtime
 
     gc.collect()
     if sys.platform == "linux":

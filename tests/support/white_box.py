@@ -18,8 +18,8 @@ from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.runtime.background import Runtime
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.threads.background import Runtime
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.waiting import eventually
 

@@ -127,10 +127,27 @@ def test_alice_may_read_and_bob_may_not(kafka):
 """
 
 
+#: Two more tests, so that each of four workers has one; no worker sees what another one wrote.
+XDIST = """
+import pytest
+
+from test_program import read, test_only_committed_transactions_are_read, test_records_come_back, write
+
+
+@pytest.mark.parametrize("worker", range(2))
+def test_only_records_of_this_worker_are_read(kafka, worker, worker_id):
+    kafka.create_topic("orders")
+    write(kafka, "orders", worker_id.encode())
+    assert read(kafka, "orders", 1) == [worker_id.encode()]
+    kafka.delete_topic("orders")
+"""
+
+
 def run(pytester: pytest.Pytester, name: str, *arguments: str) -> pytest.RunResult:
     """Run pytest in a project of its own, in a process of its own."""
     pytester.makepyfile(test_program=PROGRAM)
-    pytester.makepyfile(**{name: FAILURES if "failures" in name else SECURED if "secured" in name else PROGRAM})
+    programs = {"test_failures": FAILURES, "test_secured": SECURED, "test_xdist": XDIST}
+    pytester.makepyfile(**{name: programs.get(name, PROGRAM)})
     return pytester.runpytest_subprocess(f"{name}.py", "-p", "no:cacheprovider", "-W", "ignore", *arguments, timeout=600)
 
 
@@ -150,7 +167,7 @@ def test_the_same_tests_pass_on_apache_kafka(pytester: pytest.Pytester, kafka_li
 
 @pytest.mark.slow
 def test_workers_of_xdist_have_a_cluster_each(pytester: pytest.Pytester) -> None:
-    run(pytester, "test_program", "-n", "2").assert_outcomes(passed=2)
+    run(pytester, "test_xdist", "-n", "4").assert_outcomes(passed=4)
 
 
 @pytest.mark.slow

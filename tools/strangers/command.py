@@ -23,7 +23,7 @@ from tests.support.go import module_version
 from tools.strangers import connect, go_clients, java_tools, kcat, python_clients, streams  # noqa: F401 - they add their rows
 from tools.strangers.kafkas import EMBEDDED, KAFKA, KAFKAS, KFAKE, QUICK
 from tools.strangers.rows import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KCAT, ROWS, Row, in_order
-from tools.strangers.table import ROOT, WORKS, add_result, read_results
+from tools.strangers.table import ROOT, WORKS, add_result, read_results, show
 
 _UNAVAILABLE = 3
 
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         again = [one for one in in_order() if chosen.again is not None and chosen.again in one.name]
         missing = [one for one in in_order() if kafka not in results.get(one.name, {})]
         _run_on(kafka, missing if chosen.again is None else again)
+    show()
     results = read_results().outcomes
     worse = [name for name, found in results.items() if found.get(EMBEDDED, WORKS) != WORKS and WORKS in found.values()]
     for name in worse:

@@ -194,13 +194,20 @@ def librdkafka_admin(servers: str) -> None:
 
     only(admin.create_topics([of.NewTopic(topic, 1, replication_factor=3, config={"segment.bytes": "1048576"})]))
     only(admin.create_partitions([of.NewPartitions(topic, 2)]))
-    expect(len(admin.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions), 2, "partitions")
+    # What an administrator changes, Kafka's brokers know a little later.
+    eventually(
+        lambda: len(admin.list_topics(topic, timeout=_REQUEST_S).topics[topic].partitions) == 2, "partitions", within_s=_WAIT_S
+    )
     expect(len(admin.describe_cluster().result(_REQUEST_S).nodes), 3, "brokers")
     changed = of.ConfigResource(of.ConfigResource.Type.TOPIC, topic)
     changed.add_incremental_config(of.ConfigEntry("retention.ms", "5000", incremental_operation=of.AlterConfigOpType.SET))
     only(admin.incremental_alter_configs([changed]))
-    described = only(admin.describe_configs([of.ConfigResource(of.ConfigResource.Type.TOPIC, topic)]))
-    expect((described["retention.ms"].value, described["segment.bytes"].value), ("5000", "1048576"), "settings")
+
+    def settings() -> tuple[str, str]:
+        described = only(admin.describe_configs([of.ConfigResource(of.ConfigResource.Type.TOPIC, topic)]))
+        return described["retention.ms"].value, described["segment.bytes"].value
+
+    eventually(lambda: settings() == ("5000", "1048576"), "settings", within_s=_WAIT_S, shows=settings)
     producer = _producer(servers)
     for _ in range(10):
         producer.produce(topic, b"value", partition=0)
@@ -297,7 +304,12 @@ async def aiokafka_exactly_once(servers: str) -> None:
                 await producer.send(sink, value)
             await producer.send_offsets_to_transaction({partition: 10}, group)
             await (producer.commit_transaction() if kept else producer.abort_transaction())
-            expect(await consumer.committed(partition), 10 if kept else None, "committed offset")
+
+            async def committed(offset: int | None = 10 if kept else None) -> bool:
+                # With an old version of OffsetFetch, Kafka answers before it has written the markers.
+                return bool(await consumer.committed(partition) == offset)
+
+            await eventually_async(committed, "the committed offset", within_s=_WAIT_S)
     await consumer.stop()
     expect(_committed_values(servers, sink, 10), values, "committed values")
 
@@ -315,8 +327,12 @@ async def aiokafka_admin(servers: str) -> None:
     try:
         await admin.create_topics([NewTopic(topic, 1, 3, topic_configs={"segment.bytes": "1048576"})])
         await admin.create_partitions({topic: NewPartitions(2)})
-        (described,) = await admin.describe_topics([topic])
-        expect(len(described["partitions"]), 2, "partitions")
+
+        async def grown() -> bool:
+            (described,) = await admin.describe_topics([topic])
+            return len(described["partitions"]) == 2
+
+        await eventually_async(grown, "partitions", within_s=_WAIT_S)
         answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
         settings = {entry[0]: entry[1] for answer in answers for entry in answer.resources[0][4]}
         expect(settings["segment.bytes"], "1048576", "setting")
@@ -393,7 +409,12 @@ def kafka_python_exactly_once(servers: str) -> None:
             producer.send(sink, value)
         producer.send_offsets_to_transaction({partition: OffsetAndMetadata(10, "", -1)}, consumer.group_metadata())
         (producer.commit_transaction if kept else producer.abort_transaction)()
-        expect(consumer.committed(partition), 10 if kept else None, "committed offset")
+        offset = 10 if kept else None
+        eventually(
+            lambda offset=offset: consumer.committed(partition) == offset,  # type: ignore[misc]
+            "the committed offset",
+            within_s=_WAIT_S,
+        )
     producer.close()
     consumer.close()
     expect(_committed_values(servers, sink, 10), values, "committed values")

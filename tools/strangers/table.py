@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +19,11 @@ RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "embedded-kafka.md"
 _BEGIN, _END = "<!-- strangers -->\n", "<!-- /strangers -->\n"
 _LONGEST = 110
+#: What the errors of all programs begin with, and the packages of Java's classes.
+_NOISE = re.compile(
+    r"(AssertionError|LineProcessError|TimeoutError|ValueError): |Connect ended: |\S+ ended with code \d+: |Caused by: "
+    r"|Exception in thread \"main\" |java\.util\.concurrent\.ExecutionException: |\b(?:[a-z]+\.)+(?=[A-Z])"
+)
 
 WORKS = "works"
 _NOT_RUN = "not run"
@@ -47,11 +53,15 @@ def add_result(row: Row, kafka: str, outcome: str, versions: Mapping[str, str]) 
         outcomes = {**before.outcomes, row.name: {**before.outcomes.get(row.name, {}), kafka: outcome}}
         kept = {"versions": {**before.versions, **versions}, "rows": outcomes}
         RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
-        page = PAGE.read_text()
-        head, _, rest = page.partition(_BEGIN)
-        _, found, tail = rest.partition(_END)
-        assert found, f"{PAGE} has no place for the table"
-        PAGE.write_text(head + _BEGIN + table(read_results()) + _END + tail)
+        show()
+
+
+def show() -> None:
+    """Write the table into the page."""
+    head, _, rest = PAGE.read_text().partition(_BEGIN)
+    _, found, tail = rest.partition(_END)
+    assert found, f"{PAGE} has no place for the table"
+    PAGE.write_text(head + _BEGIN + table(read_results()) + _END + tail)
 
 
 def table(results: Results) -> str:
@@ -64,11 +74,15 @@ def table(results: Results) -> str:
             cells = (_cell(results.outcomes[name].get(kafka, _NOT_RUN)) for kafka in (KAFKA, EMBEDDED, KFAKE))
             lines.append(f"| {label} | {ROWS[name].operation} | {' | '.join(cells)} |")
             label = ""
-    return "\n".join(lines) + "\n"
+    works = {kafka: sum(of.get(kafka) == WORKS for of in results.outcomes.values()) for kafka in (KAFKA, EMBEDDED, KFAKE)}
+    summary = (
+        f"Of {len(results.outcomes)} rows, {works[KAFKA]} work on Apache Kafka, {works[EMBEDDED]} on the embedded Kafka, and"
+    )
+    return "\n".join(lines) + f"\n\n{summary} {works[KFAKE]} on kfake.\n"
 
 
 def _cell(outcome: str) -> str:
     if outcome in (WORKS, _NOT_RUN):
         return outcome
-    text = " ".join(outcome.split()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    text = _NOISE.sub("", " ".join(outcome.split())).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
     return "**fails**: " + (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")

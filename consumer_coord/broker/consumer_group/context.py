@@ -15,6 +15,7 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
 from consumer_coord.broker.consumer_group.records import Record, encode
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
+from consumer_coord.broker.group_settings import GroupSettings
 from consumer_coord.broker.group_store import GroupStore
 from consumer_coord.broker.purgatory import Purgatory, complete
 from consumer_coord.broker.shard import Shard
@@ -26,6 +27,7 @@ class Coordination:
     """The objects that a coordinator's modules share; the first of ``assignors`` is the default."""
 
     config: BrokerConfig
+    group_settings: GroupSettings
     store: GroupStore
     purgatory: Purgatory
     rebalance: Rebalance

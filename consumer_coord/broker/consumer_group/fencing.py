@@ -80,9 +80,9 @@ class Fencing:
     # -- timers
 
     def schedule_session(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
-        """Restart the member's session, with ``group.consumer.session.timeout.ms`` by default."""
+        """Restart the member's session, by default with the session timeout of the group."""
         if timeout_ms is None:
-            timeout_ms = self._with.config.group_consumer_session_timeout_ms
+            timeout_ms = self._with.group_settings.session_timeout_ms(group_id)
         self.schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms)
 
     def schedule_rebalance(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:

@@ -151,7 +151,7 @@ class Heartbeats:
         return change, ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=reconciled.member_epoch,
-            heartbeat_interval_ms=self._with.config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._with.group_settings.heartbeat_interval_ms(request.group_id),
             assignment=_assignment(reconciled) if reports_assignment else None,
         )
 

@@ -13,7 +13,7 @@ from consumer_coord.wire.schema import FieldSpec, Struct, fields_of
 #: number.
 _NAMES = frozenset(
     {"group_id", "index", "key", "member_id", "name", "partition", "partition_index"}
-    | {"resource_name", "resource_type", "session_id", "topic", "topic_id", "transactional_id"}
+    | {"partition_id", "resource_name", "resource_type", "session_id", "topic", "topic_id", "transactional_id"}
 )
 #: Fields of a response -> their names in the request, if different.
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -21,7 +21,9 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "groups": ("groups", "group_ids"),
     "partition_index": ("partition_index", "partition"),
     "partition_responses": ("partition_data",),
+    "partition_result": ("partitions",),
     "partitions": ("partitions", "partition_indexes"),
+    "replica_election_results": ("topic_partitions",),
     "responses": ("topics", "topic_data", "topic_names", "resources"),
     "results_by_partition": ("partitions",),
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),

@@ -41,6 +41,19 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from consumer_coord.wire.messages.transactions import (
+    ActiveProducer,
+    DescribeProducersPartition,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResult,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 T = TypeVar("T")
 
@@ -56,8 +69,11 @@ _UNVERIFIED = (
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
-#: In ListOffsets, timestamps below -3 are about tiered storage, which this broker does not have.
-_LOWEST_TIMESTAMP = -3
+#: The timestamps of ListOffsets that are no times: the lowest of each version. Lower ones are about tiered storage, which this
+#: broker does not have.
+_LOWEST_TIMESTAMPS = {7: -3, 8: -4}
+_LOWEST_TIMESTAMP = -2
+_EARLIEST_LOCAL_TIMESTAMP = -4
 _LIST_OFFSETS_EPOCH_FROM = 4
 
 
@@ -179,15 +195,17 @@ def _list_offset(
     node: BrokerNode, api_version: int, isolation_level: int, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     error_code, partition = _find(node, topic, wanted.partition_index, wanted.current_leader_epoch)
-    if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMP:
+    if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMPS.get(api_version, _LOWEST_TIMESTAMP):
         error_code = error_codes.UNSUPPORTED_VERSION
     if error_code or partition is None:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error_code)
     log = partition.log
-    offset, timestamp_ms, epoch = log.offset_for(wanted.timestamp)
-    if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and wanted.timestamp != EARLIEST_TIMESTAMP:
+    # Without tiered storage, all records are local.
+    at = EARLIEST_TIMESTAMP if wanted.timestamp == _EARLIEST_LOCAL_TIMESTAMP else wanted.timestamp
+    offset, timestamp_ms, epoch = log.offset_for(at)
+    if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and at != EARLIEST_TIMESTAMP:
         # With read_committed, the log ends before the first record of an open transaction.
-        found = wanted.timestamp == LATEST_TIMESTAMP
+        found = at == LATEST_TIMESTAMP
         offset, timestamp_ms, epoch = log.last_stable_offset if found else -1, -1, epoch if found else -1
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
@@ -236,3 +254,67 @@ def _delete_records(node: BrokerNode, topic: str, wanted: DeleteRecordsPartition
     return DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=error_code
     )
+
+
+# -- producers of a partition (KIP-664)
+
+
+async def describe_producers(
+    node: BrokerNode, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Serve DescribeProducers: the producers that have written to a partition, with their open transactions."""
+    asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
+    return DescribeProducersResponse(topics=_by_topic(DescribeProducersTopicResult, asked, partial(_producers_of, node)))
+
+
+def _producers_of(node: BrokerNode, topic: str, index: int) -> DescribeProducersPartition:
+    error_code, partition = _find(node, topic, index)
+    if partition is None:
+        return DescribeProducersPartition(partition_index=index, error_code=error_code)
+    log = partition.log
+    return DescribeProducersPartition(
+        partition_index=index,
+        error_code=error_codes.NONE,
+        active_producers=tuple(
+            ActiveProducer(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_timestamp_ms,
+                coordinator_epoch=one.coordinator_epoch,
+                current_txn_start_offset=log.transaction_start(one.producer_id),
+            )
+            for one in log.producers.described()
+        ),
+    )
+
+
+async def write_txn_markers(
+    node: BrokerNode, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """Serve WriteTxnMarkers: end the transactions of producers in partitions, as ``kafka-transactions abort`` asks for it."""
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                marker.producer_id,
+                _by_topic(
+                    WritableTxnMarkerTopicResult,
+                    ((topic.name, topic.partition_indexes) for topic in marker.topics),
+                    partial(_write_marker, node, marker),
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+def _write_marker(node: BrokerNode, marker: WritableTxnMarker, topic: str, index: int) -> WritableTxnMarkerPartitionResult:
+    error_code, partition = _find(node, topic, index)
+    if partition is not None:
+        producer = (marker.producer_id, marker.producer_epoch)
+        try:
+            partition.log.producers.check_marker(*producer, marker.coordinator_epoch)
+            node.cluster.append_marker(partition, *producer, marker.transaction_result, marker.coordinator_epoch)
+        except AppendError as error:
+            error_code = error.code
+    return WritableTxnMarkerPartitionResult(partition_index=index, error_code=error_code)

@@ -15,15 +15,30 @@ import attrs
 
 from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
-from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets, telemetry, transactions
+from consumer_coord.broker.requests import (
+    admin,
+    configs,
+    fetch,
+    group,
+    log,
+    metadata,
+    offsets,
+    quotas,
+    replicas,
+    telemetry,
+    transactions,
+)
 from consumer_coord.broker.transaction import NEW_CLIENT
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FeatureUpdateResult,
     FinalizedFeatureKey,
     SupportedFeatureKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from consumer_coord.wire.schema import Struct
 
@@ -51,6 +66,8 @@ _TELEMETRY = (71, 72)
 _FEATURE = "transaction.version"
 _SUPPORTED = (SupportedFeatureKey(_FEATURE, 0, NEW_CLIENT),)
 _FINALIZED = (FinalizedFeatureKey(_FEATURE, NEW_CLIENT, NEW_CLIENT),)
+#: Since this version, an UpdateFeatures response has one outcome for all features.
+_ONE_OUTCOME_FROM = 2
 #: Clients of older versions refuse features whose lowest version is 0.
 _ZERO_FEATURES_FROM = 4
 
@@ -74,6 +91,21 @@ async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiV
         finalized_features_epoch=0,
         finalized_features=_FINALIZED,
     )
+
+
+async def _update_features(node: BrokerNode, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    """Serve UpdateFeatures: the level of the only feature stays as it is."""
+    for update in request.feature_updates:
+        problem = None
+        if update.feature != _FEATURE:
+            problem = f"there is no feature {update.feature}"
+        elif update.max_version_level != NEW_CLIENT:
+            problem = f"the level of {_FEATURE} is always {NEW_CLIENT} here"
+        if problem is not None:
+            return UpdateFeaturesResponse(error_code=error_codes.INVALID_UPDATE_VERSION, error_message=problem)
+    rows = request.feature_updates if context.api_version < _ONE_OUTCOME_FROM else ()
+    results = tuple(FeatureUpdateResult(one.feature, error_codes.NONE, None) for one in rows)
+    return UpdateFeaturesResponse(error_message=None, results=results)
 
 
 #: API key -> the served request.
@@ -100,17 +132,28 @@ SERVED: Mapping[int, Served] = {
     24: Served(0, 5, transactions.add_partitions_to_txn),
     25: Served(0, 4, transactions.add_offsets_to_txn),
     26: Served(0, 5, transactions.end_txn),
+    27: Served(1, 1, log.write_txn_markers),
     28: Served(0, 6, transactions.txn_offset_commit),
-    32: Served(1, 4, admin.describe_configs),
+    32: Served(1, 4, configs.describe_configs),
+    33: Served(0, 2, configs.alter_configs),
+    35: Served(1, 5, replicas.describe_log_dirs),
     37: Served(0, 3, admin.create_partitions),
     42: Served(0, 3, group.delete_groups),
-    44: Served(0, 1, admin.incremental_alter_configs),
+    43: Served(0, 2, replicas.elect_leaders),
+    44: Served(0, 1, configs.incremental_alter_configs),
+    45: Served(0, 1, replicas.alter_partition_reassignments),
+    46: Served(0, 0, replicas.list_partition_reassignments),
     47: Served(0, 0, offsets.offset_delete),
+    48: Served(0, 1, quotas.describe_client_quotas),
+    49: Served(0, 1, quotas.alter_client_quotas),
+    57: Served(0, 2, _update_features),
     60: Served(0, 1, metadata.describe_cluster),
+    61: Served(0, 0, log.describe_producers),
     65: Served(0, 0, transactions.describe_transactions),
     66: Served(0, 2, transactions.list_transactions),
     68: Served(0, 1, lambda node, *asked: node.coordinator.consumer_group_heartbeat(*asked)),
     69: Served(0, 1, group.consumer_group_describe),
     71: Served(0, 0, telemetry.get_telemetry_subscriptions),
     72: Served(0, 0, telemetry.push_telemetry),
+    74: Served(0, 1, configs.list_config_resources),
 }

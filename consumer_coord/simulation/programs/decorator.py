@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
 import attrs
 
-from consumer_coord.runtime.background import forget_clusters
+from consumer_coord.net.shared_clusters import forget_clusters
 from consumer_coord.simulation.loop import VirtualTimeLoop, run
 from consumer_coord.simulation.programs.guard import Patches, guarded
 from consumer_coord.simulation.programs.process import ForbiddenError, without_logs

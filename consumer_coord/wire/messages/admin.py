@@ -229,3 +229,53 @@ class IncrementalAlterConfigsResponse(Struct, versions="0-1", flexible="1+"):
 
     throttle_time_ms: int = field(INT32)
     responses: Sequence[AlterConfigsResourceResponse] = field(array(AlterConfigsResourceResponse))
+
+
+class ReplacedConfig(Struct):
+    """Element of ``ReplacedConfigs.configs``."""
+
+    name: str = field(STRING)
+    value: str | None = field(STRING, nullable="0+")
+
+
+class ReplacedConfigs(Struct):
+    """Element of ``AlterConfigsRequest.resources``."""
+
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+    configs: Sequence[ReplacedConfig] = field(array(ReplacedConfig))
+
+
+class AlterConfigsRequest(Struct, versions="0-2", flexible="2+"):
+    """Request to replace all settings of topics, as older administrators send it."""
+
+    resources: Sequence[ReplacedConfigs] = field(array(ReplacedConfigs))
+    validate_only: bool = field(BOOL)
+
+
+class AlterConfigsResponse(Struct, versions="0-2", flexible="2+"):
+    """Response with the outcome for each resource."""
+
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    responses: Sequence[AlterConfigsResourceResponse] = field(array(AlterConfigsResourceResponse))
+
+
+class ListConfigResourcesRequest(Struct, versions="0-1", flexible="0+"):
+    """Request for the resources that have settings: of some types, or of all; in version 0, subscriptions of metrics."""
+
+    resource_types: Sequence[int] = field(array(INT8), "1+")
+
+
+class ConfigResource(Struct):
+    """Element of ``ListConfigResourcesResponse.config_resources``; type 16 is a subscription of clients' metrics."""
+
+    resource_name: str = field(STRING)
+    resource_type: int = field(INT8, "1+", default=16, ignorable=True)
+
+
+class ListConfigResourcesResponse(Struct, versions="0-1", flexible="0+"):
+    """Response with the names of the resources."""
+
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    config_resources: Sequence[ConfigResource] = field(array(ConfigResource))

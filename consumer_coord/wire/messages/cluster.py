@@ -145,3 +145,37 @@ class DescribeClusterResponse(Struct, versions="0-2", flexible="0+"):
     controller_id: int = field(INT32, default=-1)
     brokers: Sequence[DescribeClusterBroker] = field(array(DescribeClusterBroker))
     cluster_authorized_operations: int = field(INT32, default=-2147483648)
+
+
+class FeatureUpdate(Struct):
+    """Element of ``UpdateFeaturesRequest.feature_updates``; an upgrade is of type 1, a safe downgrade of type 2."""
+
+    feature: str = field(STRING)
+    max_version_level: int = field(INT16)
+    allow_downgrade: bool = field(BOOL, "0")
+    upgrade_type: int = field(INT8, "1+", default=1)
+
+
+class UpdateFeaturesRequest(Struct, versions="0-2", flexible="0+"):
+    """Request to change the levels of features of the cluster (KIP-584)."""
+
+    timeout_ms: int = field(INT32, default=60_000)
+    feature_updates: Sequence[FeatureUpdate] = field(array(FeatureUpdate))
+    validate_only: bool = field(BOOL, "1+")
+
+
+class FeatureUpdateResult(Struct):
+    """Element of ``UpdateFeaturesResponse.results``."""
+
+    feature: str = field(STRING, "0-1")
+    error_code: int = field(INT16, "0-1")
+    error_message: str | None = field(STRING, "0-1", nullable="0-1")
+
+
+class UpdateFeaturesResponse(Struct, versions="0-2", flexible="0+"):
+    """Response with an outcome for all features; up to version 1, also with one for each feature."""
+
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+")
+    results: Sequence[FeatureUpdateResult] = field(array(FeatureUpdateResult), "0-1", ignorable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UUID, Struct, array, field
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field
 
 #: The newest version of TxnOffsetCommit with topic names. Later versions have topic ids.
 TXN_OFFSET_COMMIT_BY_NAME = 5
@@ -213,3 +213,101 @@ class ListTransactionsResponse(Struct, versions="0-2", flexible="0+"):
     error_code: int = field(INT16)
     unknown_state_filters: Sequence[str] = field(array(STRING))
     transaction_states: Sequence[ListedTransaction] = field(array(ListedTransaction))
+
+
+class WritableTxnMarkerTopic(Struct):
+    """Element of ``WritableTxnMarker.topics``."""
+
+    name: str = field(STRING)
+    partition_indexes: Sequence[int] = field(array(INT32))
+
+
+class WritableTxnMarker(Struct):
+    """Element of ``WriteTxnMarkersRequest.markers``; ``transaction_result`` is true for a commit."""
+
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT16)
+    transaction_result: bool = field(BOOL)
+    topics: Sequence[WritableTxnMarkerTopic] = field(array(WritableTxnMarkerTopic))
+    coordinator_epoch: int = field(INT32)
+    transaction_version: int = field(INT8, "2+", ignorable=True)
+
+
+class WriteTxnMarkersRequest(Struct, versions="1-2", flexible="1+"):
+    """Request to write markers that end transactions: of coordinators, and of ``kafka-transactions abort``."""
+
+    markers: Sequence[WritableTxnMarker] = field(array(WritableTxnMarker))
+
+
+class WritableTxnMarkerPartitionResult(Struct):
+    """Element of ``WritableTxnMarkerTopicResult.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+class WritableTxnMarkerTopicResult(Struct):
+    """Element of ``WritableTxnMarkerResult.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[WritableTxnMarkerPartitionResult] = field(array(WritableTxnMarkerPartitionResult))
+
+
+class WritableTxnMarkerResult(Struct):
+    """Element of ``WriteTxnMarkersResponse.markers``."""
+
+    producer_id: int = field(INT64)
+    topics: Sequence[WritableTxnMarkerTopicResult] = field(array(WritableTxnMarkerTopicResult))
+
+
+class WriteTxnMarkersResponse(Struct, versions="1-2", flexible="1+"):
+    """Response with an error code for each partition of each marker."""
+
+    markers: Sequence[WritableTxnMarkerResult] = field(array(WritableTxnMarkerResult))
+
+
+class DescribeProducersTopic(Struct):
+    """Element of ``DescribeProducersRequest.topics``."""
+
+    name: str = field(STRING)
+    partition_indexes: Sequence[int] = field(array(INT32))
+
+
+class DescribeProducersRequest(Struct, versions="0", flexible="0+"):
+    """Request for the idempotent and transactional producers of partitions (KIP-664)."""
+
+    topics: Sequence[DescribeProducersTopic] = field(array(DescribeProducersTopic))
+
+
+class ActiveProducer(Struct):
+    """Element of ``DescribeProducersPartition.active_producers``; without an open transaction, its offset is -1."""
+
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT32)
+    last_sequence: int = field(INT32, default=-1)
+    last_timestamp: int = field(INT64, default=-1)
+    coordinator_epoch: int = field(INT32)
+    current_txn_start_offset: int = field(INT64, default=-1)
+
+
+class DescribeProducersPartition(Struct):
+    """Element of ``DescribeProducersTopicResult.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", default=None)
+    active_producers: Sequence[ActiveProducer] = field(array(ActiveProducer))
+
+
+class DescribeProducersTopicResult(Struct):
+    """Element of ``DescribeProducersResponse.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[DescribeProducersPartition] = field(array(DescribeProducersPartition))
+
+
+class DescribeProducersResponse(Struct, versions="0", flexible="0+"):
+    """Response with the producers of each partition."""
+
+    throttle_time_ms: int = field(INT32)
+    topics: Sequence[DescribeProducersTopicResult] = field(array(DescribeProducersTopicResult))

@@ -13,7 +13,7 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.group.process_peers.registry import groups_of
 from consumer_coord.offsets import CommitResult
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from tests.support.group.fake import GROUP, FakeBrokers
 from tests.support.group.member import at, member, new_cluster, new_member
 from tests.support.group.virtual import in_virtual_time, pause

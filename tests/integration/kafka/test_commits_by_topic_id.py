@@ -10,8 +10,8 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import CommitFailedError
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 

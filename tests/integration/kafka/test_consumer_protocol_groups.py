@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from assignors import CooperativeStickyAssignor
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kafka

@@ -23,7 +23,7 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
-from consumer_coord.runtime.background import cluster_client
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.topic_partition import TopicPartition

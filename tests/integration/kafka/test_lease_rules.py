@@ -15,8 +15,8 @@ from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.generation import Generation
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.group_requests import find_coordinator
+from consumer_coord.net.shared_clusters import real_environment
 from consumer_coord.net.tcp import TcpConnector
-from consumer_coord.runtime.background import real_environment
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.wire import error_codes as codes
 

@@ -12,8 +12,8 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor
 from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from tests.support.group.classic import classic
 from tests.support.waiting import eventually
 

@@ -8,8 +8,8 @@ import pytest
 
 from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.group.classic import classic

@@ -13,9 +13,9 @@ from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.sasl import SaslAuthenticator
+from consumer_coord.net.shared_clusters import real_environment
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import real_environment
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataResponse
 from tests.support.secrets import made_up
 from tests.support.secured import SESSION_MS, SecuredKafka, unsecured_token

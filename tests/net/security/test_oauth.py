@@ -26,8 +26,8 @@ from consumer_coord.net.oauth import endpoint
 from consumer_coord.net.oauth.cached import CachedTokens
 from consumer_coord.net.oauth.settings import with_oauth_callback
 from consumer_coord.net.sasl import TokenSource
+from consumer_coord.net.shared_clusters import real_environment
 from consumer_coord.net.tcp import TcpConnector
-from consumer_coord.runtime.background import real_environment
 from tests.support.secrets import found_in, made_up
 from tests.support.secured import Authority
 from tests.support.security.token_endpoint import Provider, token

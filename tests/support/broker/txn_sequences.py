@@ -38,12 +38,17 @@ from consumer_coord.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    DescribeProducersRequest,
+    DescribeProducersTopic,
     DescribeTransactionsRequest,
     EndTxnRequest,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from consumer_coord.wire.schema import ZERO_UUID, Struct
 from tests.support.broker.record_batches import producer_batch, read_headers
@@ -116,6 +121,8 @@ class TxnPlayer:
             *[self._commit_offsets] * 3,
             self._add_offsets,
             self._describe,
+            self._describe_producers,
+            self._write_marker,
             self._list,
             self._read_offsets,
             self._stable_end,
@@ -364,6 +371,39 @@ class TxnPlayer:
             found.append((one.error_code, one.transaction_state, *numbers, places))
         self._note("describe", found)
 
+    async def _describe_producers(self) -> None:
+        partition = self._partition()
+        request = DescribeProducersRequest((DescribeProducersTopic(self.names.topic, (partition,)),))
+        found = (await self.call(request, 0)).topics[0].partitions[0]
+        start = self._starts[partition]
+        # The log of a real broker also has producers of earlier sequences.
+        rows = sorted(
+            (
+                self._ids[one.producer_id],
+                one.producer_epoch,
+                one.last_sequence,
+                one.coordinator_epoch,
+                one.current_txn_start_offset - start if one.current_txn_start_offset >= 0 else -1,
+            )
+            for one in found.active_producers
+            if one.producer_id in self._ids
+        )
+        self._note(f"describe producers {self._place(partition)}", (found.error_code, rows))
+
+    async def _write_marker(self) -> None:
+        """End a producer's transaction in one partition, as an administrator does if it hangs."""
+        session, partition = self._session(), self._partition()
+        if session.producer_id < 0 or session.transactional_id is None:
+            return
+        # A marker with a later epoch would fence the coordinator, whose transaction would not end in Kafka.
+        epoch = max(session.epoch - (self.random.random() < 0.2), 0)
+        committed, coordinator_epoch = self.random.random() < 0.5, 0 if self.random.random() < 0.8 else -1
+        topics = (WritableTxnMarkerTopic(self.names.topic, (partition,)),)
+        marker = WritableTxnMarker(session.producer_id, epoch, committed, topics, coordinator_epoch)
+        (result,) = (await self.call(WriteTxnMarkersRequest((marker,)), 1)).markers
+        what = f"{self._place(partition)} {epoch} {committed} {coordinator_epoch} {self._id(result.producer_id)}"
+        self._note(f"{session.name} marker {what}", result.topics[0].partitions[0].error_code)
+
     async def _list(self) -> None:
         states = self.random.choice(((), ("Ongoing",), ("Empty", "CompleteCommit"), ("CompleteAbort", "Nonsense"), ("Dead",)))
         pattern = self.random.choice((f"{self.names.prefix}-.*", f"{self.names.prefix}-a", f"{self.names.prefix}-[b-z]"))
@@ -474,7 +514,8 @@ def codes_seen(outcomes: list[Outcome]) -> Mapping[str, set[int]]:
     seen: dict[str, set[int]] = {}
     for what, outcome in outcomes:
         words = what.split()
-        kind = next((word for word in words if word in ("init", "add", "produce", "commit", "end", "offset", "open")), words[0])
+        kinds = ("init", "add", "produce", "commit", "end", "offset", "open", "marker")
+        kind = next((word for word in words if word in kinds), words[0])
         first = outcome[0] if isinstance(outcome, (tuple, list)) and outcome else outcome
         if isinstance(first, int):
             seen.setdefault(kind, set()).add(first)

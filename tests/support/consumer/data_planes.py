@@ -16,8 +16,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, Threaded
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.runtime.background import Runtime
 from consumer_coord.runtime.blocking_call import BlockingCall
+from consumer_coord.threads.background import Runtime
 from consumer_coord.topic_partition import TopicPartition
 
 PARTITIONS = 3

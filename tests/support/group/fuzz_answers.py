@@ -32,10 +32,10 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin import commands
-from consumer_coord.admin.lag import lag_command
 from consumer_coord.cli import build_parser
 from consumer_coord.errors import CoordinatorError, UnreachableError
 from consumer_coord.retry import Deadline
+from consumer_coord.scaling.lag_export import lag_command
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

@@ -16,9 +16,9 @@ import time
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord.environment import Transport
+from consumer_coord.net import shared_clusters
 from consumer_coord.net.tcp import TcpConnector
-from consumer_coord.runtime import background as runtime
-from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 
 #: A sample is at most this old when it is written, in seconds.
 EVERY_S = 0.005
@@ -43,7 +43,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     topic, proxy = settings.pop("topic"), settings.pop("proxy", None)
     if proxy is not None:
-        vars(runtime)["TcpConnector"] = through(proxy)
+        vars(shared_clusters)["TcpConnector"] = through(proxy)
     member = BlockingCoordinator(settings, assignors=[CooperativeStickyAssignor])
     member.subscribe([topic])
     core = member.core

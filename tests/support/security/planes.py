@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from consumer_coord.config import parse
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
+from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import cluster_client
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ import java.util.Optional;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
-import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
@@ -58,8 +58,8 @@ public final class EmbeddedKafkaClients {
         check(!id.isEmpty() && admin.describeCluster().nodes().get().size() == 3, "describeCluster");
         admin.createTopics(List.of(new NewTopic("java", 2, (short) 3))).all().get();
         admin.createPartitions(Map.of("java", NewPartitions.increaseTo(4))).all().get();
-        check(admin.describeTopics(List.of("java")).allTopicNames().get().get("java").partitions().size() == 4, "topics");
-        check(admin.listTopics().names().get().contains("java"), "listTopics");
+        until(() -> admin.describeTopics(List.of("java")).allTopicNames().get().get("java").partitions().size() == 4, "topics");
+        until(() -> admin.listTopics().names().get().contains("java"), "listTopics");
         ConfigResource topic = new ConfigResource(ConfigResource.Type.TOPIC, "java");
         check(admin.describeConfigs(Set.of(topic)).all().get().get(topic).get("cleanup.policy").value().equals("delete"), "configs");
     }
@@ -113,7 +113,7 @@ public final class EmbeddedKafkaClients {
         long start = admin.listOffsets(Map.of(first, OffsetSpec.earliest())).all().get().get(first).offset();
         check(start == 100, "deleteRecords");
         admin.deleteTopics(List.of("java")).all().get();
-        check(!admin.listTopics().names().get().contains("java"), "deleteTopics");
+        until(() -> !admin.listTopics().names().get().contains("java"), "deleteTopics");
     }
 
     private static void configure(Admin admin) throws Exception {
@@ -124,9 +124,8 @@ public final class EmbeddedKafkaClients {
         AlterConfigOp change = new AlterConfigOp(new ConfigEntry("retention.ms", "1000"), AlterConfigOp.OpType.SET);
         AlterConfigOp addition = new AlterConfigOp(new ConfigEntry("cleanup.policy", "delete"), AlterConfigOp.OpType.APPEND);
         admin.incrementalAlterConfigs(Map.of(topic, List.of(change, addition))).all().get();
-        Config described = admin.describeConfigs(Set.of(topic)).all().get().get(topic);
-        check(described.get("retention.ms").value().equals("1000"), "incrementalAlterConfigs");
-        check(described.get("cleanup.policy").value().equals("compact,delete"), "append");
+        until(() -> setting(admin, topic, "retention.ms").equals("1000"), "incrementalAlterConfigs");
+        until(() -> setting(admin, topic, "cleanup.policy").equals("compact,delete"), "append");
     }
 
     private static void transact(Properties common, Admin admin) throws Exception {
@@ -149,13 +148,15 @@ public final class EmbeddedKafkaClients {
                 }
             }
             check(readCommitted(common) == 6, "read committed");
-            OffsetAndMetadata committed =
-                admin.listConsumerGroupOffsets("exactly-once").partitionsToOffsetAndMetadata().get().get(source);
-            check(committed.offset() == 4, "sendOffsetsToTransaction");
-            check(admin.listTransactions().all().get().iterator().next().transactionalId().equals("java-txn"), "listTransactions");
-            TransactionDescription described =
-                admin.describeTransactions(Set.of("java-txn")).all().get().get("java-txn");
-            check(described.state() == TransactionState.COMPLETE_ABORT, "describeTransactions");
+            until(() -> {
+                OffsetAndMetadata committed =
+                    admin.listConsumerGroupOffsets("exactly-once").partitionsToOffsetAndMetadata().get().get(source);
+                return committed.offset() == 4;
+            }, "sendOffsetsToTransaction");
+            check(admin.listTransactions().all().get().stream().anyMatch(listed -> listed.transactionalId().equals("java-txn")),
+                "listTransactions");
+            until(() -> described(admin).state() == TransactionState.COMPLETE_ABORT, "describeTransactions");
+            TransactionDescription described = described(admin);
             check(described.producerEpoch() == 6, "an epoch for each transaction");
             producer.beginTransaction();
             producer.send(new ProducerRecord<>("out", 0, null, new byte[1])).get();
@@ -167,6 +168,26 @@ public final class EmbeddedKafkaClients {
         } finally {
             producer.close(Duration.ZERO);
         }
+    }
+
+    private static TransactionDescription described(Admin admin) throws Exception {
+        return admin.describeTransactions(Set.of("java-txn")).all().get().get("java-txn");
+    }
+
+    private static String setting(Admin admin, ConfigResource resource, String name) throws Exception {
+        return admin.describeConfigs(Set.of(resource)).all().get().get(resource).get(name).value();
+    }
+
+    /** What an administrator changes, the brokers of Apache Kafka know a little later. */
+    private static void until(Callable<Boolean> good, String what) throws Exception {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+        while (!good.call()) {
+            if (System.nanoTime() > end) {
+                throw new AssertionError(what);
+            }
+            Thread.sleep(50);
+        }
+        check(true, what);
     }
 
     private static KafkaProducer<byte[], byte[]> transactional(Properties common) {

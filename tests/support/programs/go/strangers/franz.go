@@ -213,19 +213,24 @@ func adminTopics(ctx context.Context, servers []string, name string) {
 	check(err, "CreateTopics")
 	_, err = calls.UpdatePartitions(ctx, 2, name)
 	check(err, "CreatePartitions")
-	topics, err := calls.ListTopics(ctx, name)
-	check(err, "Metadata")
-	expect(len(topics[name].Partitions), 2, "partitions")
+	eventually(2, "partitions", func() int {
+		topics, err := calls.ListTopics(ctx, name)
+		check(err, "Metadata")
+		return len(topics[name].Partitions)
+	})
 	altered, err := calls.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "cleanup.policy", Value: text("delete")}}, name)
 	check(err, "IncrementalAlterConfigs")
 	check(altered[0].Err, "IncrementalAlterConfigs")
-	described, err := calls.DescribeTopicConfigs(ctx, name)
-	check(err, "DescribeConfigs")
-	for _, one := range described[0].Configs {
-		if one.Key == "cleanup.policy" {
-			expect(one.MaybeValue(), "delete", one.Key)
+	eventually("delete", "cleanup.policy", func() (value string) {
+		described, err := calls.DescribeTopicConfigs(ctx, name)
+		check(err, "DescribeConfigs")
+		for _, one := range described[0].Configs {
+			if one.Key == "cleanup.policy" {
+				value = one.MaybeValue()
+			}
 		}
-	}
+		return value
+	})
 	producer := client(ctx, servers, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	for number := range 10 {
 		write(ctx, producer, name, value(number))
@@ -307,9 +312,11 @@ func adminTransactions(ctx context.Context, servers []string, name string) {
 	expect(described[name].State, "Ongoing", "described state")
 	expect(len(described[name].Topics.Sorted()), 1, "topics")
 	check(producer.EndTransaction(ctx, kgo.TryCommit), "EndTxn")
-	described, err = calls.DescribeTransactions(ctx, name)
-	check(err, "DescribeTransactions")
-	expect(described[name].State, "CompleteCommit", "described state")
+	eventually("CompleteCommit", "described state", func() string {
+		described, err = calls.DescribeTransactions(ctx, name)
+		check(err, "DescribeTransactions")
+		return described[name].State
+	})
 }
 
 func adminProducers(ctx context.Context, servers []string, name string) {
@@ -401,10 +408,15 @@ func adminQuotas(ctx context.Context, servers []string, name string) {
 	altered, err := calls.AlterClientQuotas(ctx, set)
 	check(err, "AlterClientQuotas")
 	check(altered[0].Err, "AlterClientQuotas")
-	described, err := calls.DescribeClientQuotas(ctx, true, []kadm.DescribeClientQuotaComponent{{Type: "client-id", MatchName: text(name), MatchType: kmsg.QuotasMatchTypeExact}})
-	check(err, "DescribeClientQuotas")
-	expect(len(described), 1, "quotas")
-	expect(described[0].Values[0].Value, 1e6, described[0].Values[0].Key)
+	exactly := []kadm.DescribeClientQuotaComponent{{Type: "client-id", MatchName: text(name), MatchType: kmsg.QuotasMatchTypeExact}}
+	eventually(1e6, "the quota", func() (quota float64) {
+		described, err := calls.DescribeClientQuotas(ctx, true, exactly)
+		check(err, "DescribeClientQuotas")
+		for _, one := range described {
+			quota = one.Values[0].Value
+		}
+		return quota
+	})
 }
 
 func adminBrokers(ctx context.Context, servers []string, _ string) {
@@ -418,20 +430,16 @@ func adminBrokers(ctx context.Context, servers []string, _ string) {
 	altered, err := calls.AlterBrokerConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "message.max.bytes", Value: text("2000000")}}, broker)
 	check(err, "IncrementalAlterConfigs")
 	check(altered[0].Err, "IncrementalAlterConfigs")
-	until := time.Now().Add(waiting)
-	for {
+	eventually("2000000", "message.max.bytes", func() (value string) {
 		described, err = calls.DescribeBrokerConfigs(ctx, broker)
 		check(err, "DescribeConfigs")
 		for _, one := range described[0].Configs {
-			if one.Key == "message.max.bytes" && one.MaybeValue() == "2000000" {
-				return
+			if one.Key == "message.max.bytes" {
+				value = one.MaybeValue()
 			}
 		}
-		if time.Now().After(until) {
-			fail("the broker's setting did not change")
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return value
+	})
 }
 
 func shareGroup(ctx context.Context, servers []string, name string) {

@@ -47,6 +47,17 @@ func expect[T comparable](found, expected T, what string) {
 	}
 }
 
+// What an administrator changes, Kafka's brokers know a little later.
+func eventually[T comparable](expected T, what string, found func() T) {
+	until := time.Now().Add(waiting)
+	for last := found(); last != expected; last = found() {
+		if time.Now().After(until) {
+			fail("%s: %v, expected %v", what, last, expected)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 func value(number int) string {
 	return fmt.Sprintf("%d", number)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/IBM/sarama"
 )
@@ -152,18 +151,12 @@ func saramaAdmin(_ context.Context, servers []string, name string) {
 	}
 	check(calls.IncrementalAlterConfig(sarama.TopicResource, name, changes, false), "IncrementalAlterConfigs")
 	check(calls.AlterConfig(sarama.TopicResource, name, map[string]*string{"retention.ms": &setting}, false), "AlterConfigs")
-	until := time.Now().Add(waiting)
-	for {
-		entries, err := calls.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: name, ConfigNames: []string{"retention.ms"}})
+	wanted := sarama.ConfigResource{Type: sarama.TopicResource, Name: name, ConfigNames: []string{"retention.ms"}}
+	eventually(setting, "retention.ms", func() string {
+		entries, err := calls.DescribeConfig(wanted)
 		check(err, "DescribeConfigs")
-		if entries[0].Value == setting {
-			break
-		}
-		if time.Now().After(until) {
-			fail("retention.ms: %s", entries[0].Value)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return entries[0].Value
+	})
 	_, _, err := calls.DescribeCluster()
 	check(err, "Metadata")
 	check(calls.DeleteRecords(name, map[int32]int64{0: 0}), "DeleteRecords")

@@ -27,9 +27,9 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.assignor_loading import as_assignor, load_assignors
+from consumer_coord.assignor_loading import choose_assignors
 from consumer_coord.config import Config, parse
-from consumer_coord.errors import ClosedError, ConfigurationError
+from consumer_coord.errors import ClosedError
 from consumer_coord.group.assignment import Change, Target
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.generation import Generation
@@ -40,9 +40,8 @@ from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime.background import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.runtime.outcome import Outcome
-from consumer_coord.settings import CONSUMER
+from consumer_coord.threads.background import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
@@ -51,27 +50,6 @@ T = TypeVar("T")
 
 #: Time limit for the commits and the leave of a member that was garbage-collected without close(), in milliseconds.
 _DROPPED_TIMEOUT_MS = 5_000
-
-
-def choose_assignors(
-    settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
-) -> tuple[Assignor, ...]:
-    """Return the given assignors, or the assignors named in ``partition.assignment.strategy``; raise if both are given.
-
-    The result is empty in the consumer protocol, in which the broker assigns.
-    """
-    if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
-        raise ConfigurationError(
-            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: set group.remote.assignor"
-            " to one of the brokers' group.consumer.assignors, or use group.protocol=classic"
-        )
-    if assignors is None:
-        return load_assignors(parsed.strategy)
-    if settings.get("partition.assignment.strategy") is not None:
-        raise ConfigurationError("partition.assignment.strategy and assignors= contradict each other: use only one")
-    if isinstance(assignors, (Assignor, type)):
-        raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
-    return tuple(as_assignor(candidate) for candidate in assignors)
 
 
 class BlockingCoordinator:
