@@ -7,10 +7,12 @@ import datetime
 import os
 import random
 import re
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from consumer_coord.errors import ConfigurationError
@@ -70,6 +72,17 @@ def test_a_program_that_commits_before_it_processes_is_found_within_20_seeds() -
         again = [SETTINGS.play(plays(billing.hasty, nothing_lost), named) for _ in range(2)]
     assert again[0].digest == again[1].digest
     assert isinstance(again[0].error, AssertionError)
+
+
+@pytest.mark.parametrize(("program", "loses"), [(billing.at_a_desk, False), (billing.hasty_at_a_desk, True)])
+def test_a_handler_that_does_not_await_is_interrupted_by_a_kill(program: Callable[[], Any], loses: bool) -> None:
+    settings = attrs.evolve(SETTINGS, handled=f"{BILLING}.Desk.handle")
+    faults = [Fault(5_000, "kill", 0, spec.MOMENTS.index("handles"), 300), Fault(15_000, "stop", 0, 0, 300)]
+    with guarded():
+        outcome = settings.play(plays(program, nothing_lost), run_of(*faults))
+    assert any("was killed" in line for line in outcome.story)
+    assert isinstance(outcome.error, AssertionError if loses else type(None)), outcome.story
+    assert any("gets SIGTERM" in line for line in outcome.story) or loses
 
 
 def test_a_replay_line_plays_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +209,7 @@ def test_nothing_is_rejected_outside_of_a_run() -> None:
         time.sleep(0)
     SETTINGS.play(plays(billing.main, nothing_lost), run_of())
     assert (time.time, datetime.datetime, os.urandom, random.getstate()) == before
+    assert "connect" not in vars(socket.socket), "the class inherits the method again"
 
 
 # -- the decorator

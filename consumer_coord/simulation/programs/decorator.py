@@ -7,7 +7,6 @@ import contextlib
 import functools
 import gc
 import inspect
-import logging
 import os
 import random
 import sys
@@ -21,7 +20,7 @@ import attrs
 from consumer_coord.net.shared_clusters import forget_clusters
 from consumer_coord.simulation.loop import VirtualTimeLoop, run
 from consumer_coord.simulation.programs.guard import Patches, guarded
-from consumer_coord.simulation.programs.process import ForbiddenError
+from consumer_coord.simulation.programs.process import ForbiddenError, without_logs
 from consumer_coord.simulation.programs.spec import ProgramSpec, draw, kinds_of, parse
 from consumer_coord.simulation.programs.where import is_program
 from consumer_coord.simulation.programs.world import SimulatedWorld
@@ -71,10 +70,14 @@ class Simulated:
         async def main(loop: VirtualTimeLoop) -> None:
             world = SimulatedWorld(loop, spec, topics=self.topics, brokers=self.brokers, patches=patches, handled=self.handled)
             worlds.append(world)
-            await world.play(test)
+            try:
+                await world.play(test)
+            finally:
+                # Consumers of killed processes warn, when they are dropped, that nobody has closed them.
+                quiet.enter_context(without_logs())
 
         error: BaseException | None = None
-        with _seeded(spec.seed, patches):
+        with contextlib.ExitStack() as quiet, _seeded(spec.seed, patches):
             try:
                 run_on(main, spec.seed)
             except (KeyboardInterrupt, SystemExit):
@@ -221,13 +224,8 @@ def _seeded(seed: int, patches: Patches) -> Iterator[None]:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Discard what a program prints and logs: pytest would show that of all runs with the run that fails."""
-    level = logging.root.manager.disable
-    logging.disable()
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            yield
-    finally:
-        logging.disable(level)
+    with without_logs(), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def _skipped() -> type[BaseException] | tuple[()]:

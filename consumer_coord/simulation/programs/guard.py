@@ -21,6 +21,8 @@ from typing import Any, Final
 from consumer_coord.simulation.programs.process import ProgramProcess
 from consumer_coord.simulation.programs.where import is_program, program_modules
 
+#: The former value of an attribute that a class only inherits.
+_INHERITED: Final = object()
 _CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 _USE_THE_LOOP: Final = (
     "Use asyncio.get_running_loop().time() for durations and message.timestamp() for calendar times, or let the program receive"
@@ -50,8 +52,7 @@ class Patches:
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of a module or class."""
         # As stored, because reading a static method from a class returns the function in it.
-        former = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-        self._former.append((owner, name, former))
+        self._former.append((owner, name, vars(owner).get(name, _INHERITED)))
         setattr(owner, name, value)
 
     def everywhere(self, owner: Any, name: str, value: Any) -> None:
@@ -65,7 +66,11 @@ class Patches:
     def undo(self) -> None:
         """Restore all attributes, the last one first."""
         while self._former:
-            setattr(*self._former.pop())
+            owner, name, former = self._former.pop()
+            if former is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, former)
 
 
 def current_process() -> ProgramProcess | None:

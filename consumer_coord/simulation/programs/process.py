@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self, TypeVar, TypeVarTuple, Unpack
 
 import attrs
@@ -27,6 +28,17 @@ _OF_THE_SYSTEM = (
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+@contextlib.contextmanager
+def without_logs() -> Iterator[None]:
+    """Discard what is logged meanwhile."""
+    level = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 class ForbiddenError(Exception):
@@ -93,14 +105,13 @@ class ProgramProcess(Process):
 
     def dispose(self) -> None:
         """Close the remaining tasks after the run; what their ``finally`` blocks do in a process that is gone is no news."""
-        hook, level = sys.unraisablehook, logging.root.manager.disable
+        hook = sys.unraisablehook
         sys.unraisablehook = lambda _: None
-        logging.disable()
         try:
-            super().dispose()
+            with without_logs():
+                super().dispose()
         finally:
             sys.unraisablehook = hook
-            logging.disable(level)
 
     # -- signals ------------------------------------------------------------------------------------------------------
 

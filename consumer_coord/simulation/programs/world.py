@@ -25,6 +25,7 @@ from consumer_coord.simulation.programs.handled import Commit, HandledRecords, L
 from consumer_coord.simulation.programs.lives import Lives
 from consumer_coord.simulation.programs.producer import AsyncProgramProducer, ProgramProducer
 from consumer_coord.simulation.programs.spec import WRITTEN_MS, ProgramSpec
+from consumer_coord.simulation.programs.transactional_offsets import TransactionalOffsets
 from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
@@ -96,7 +97,8 @@ class SimulatedWorld:
             config=config,
             topics=topics,
             brokers=brokers,
-            on_record=self._on_offsets_record,
+            on_record=lambda key, value, offset: self._on_offsets_record(key, value, self._kafka.network.serving),
+            offsets_observer=TransactionalOffsets(lambda: self._kafka.network.serving, self._on_offsets_record),
             new_log=lambda topic, partition, settings: PartitionLog(settings),
         )
         self._lives = Lives(self._kafka, spec.seed, self._note, self._records.troubles.append, self._fail)
@@ -319,12 +321,11 @@ class SimulatedWorld:
         partition = partitions[number]
         partition.log.append_records([row], self._kafka.cluster.wall_clock_ms(), partition.leader_epoch)
 
-    def _on_offsets_record(self, key: bytes, value: bytes | None, offset: int) -> None:
+    def _on_offsets_record(self, key: bytes, value: bytes | None, who: str) -> None:
         decoded = offsets_topic.decode_key(key)
         if isinstance(decoded, offsets_topic.OffsetCommitKey) and value is not None:
             stored = offsets_topic.decode_offset_value(value)
             partition = TopicPartition(decoded.topic, decoded.partition)
-            who = self._kafka.network.serving
             self._history.note(who, f"committed {stored.offset} of {partition}")
             self._faults.event("committed", who)
             commit = Commit(self._loop.time(), decoded.group, stored.offset, who)

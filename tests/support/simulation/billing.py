@@ -81,6 +81,38 @@ async def parallel() -> None:
         await consumer.process(handle, concurrency=10, stop=stop)
 
 
+class Desk:
+    """Handles orders in a method that does not await."""
+
+    def handle(self, message: Any) -> None:
+        """Handle one order."""
+        message.value()
+
+
+async def at_a_desk() -> None:
+    """Commit after processing; SIGTERM has a handler of the module signal."""
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
+    async with AsyncGroupConsumer(MANUAL) as consumer:
+        await consumer.subscribe(["orders"])
+        while not stopping:
+            messages = await consumer.consume(20, timeout=1.0)
+            for message in messages:
+                Desk().handle(message)
+            if messages:
+                await consumer.commit(asynchronous=False)
+
+
+async def hasty_at_a_desk() -> None:
+    """Commit before processing."""
+    async with AsyncGroupConsumer(MANUAL) as consumer:
+        await consumer.subscribe(["orders"])
+        while messages := await consumer.consume(20, timeout=3_600):
+            await consumer.commit(asynchronous=False)
+            for message in messages:
+                Desk().handle(message)
+
+
 async def deaf() -> None:
     """Read another topic than the test writes to."""
     async with AsyncGroupConsumer(CONFIG) as consumer:
