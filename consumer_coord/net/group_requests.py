@@ -168,11 +168,13 @@ def offsets_in(
 
 
 def senseless_offset(row: FetchedOffset) -> str | None:
-    """Return why the values of a row in an OffsetFetch response have no meaning, or None; -1 means that there is no commit."""
-    if row.error_code != codes.NONE:
+    """Return why the values of a row in an OffsetFetch response have no meaning, or None.
+
+    A negative offset means that there is no commit, as in Java's client (``OffsetFetchResponseHandler``): -1 is the broker's
+    word for it, and a group may also have the offset -1001 for good, because brokers store what a client commits.
+    """
+    if row.error_code != codes.NONE or row.offset < 0:
         return None
-    if row.offset < -1:
-        return f"committed offset {row.offset}"
     return f"leader epoch {row.leader_epoch}" if row.leader_epoch < -1 else None
 
 

@@ -60,6 +60,16 @@ async def test_a_commit_without_membership_is_a_simple_one() -> None:
     assert not brokers.all(JoinGroupRequest)
 
 
+@pytest.mark.parametrize("offset", [-1, -1001])
+@in_virtual_time
+async def test_a_negative_offset_is_no_commit(offset: int) -> None:
+    """Brokers store what a client commits, so -1001 is there for good, and asking again would find it again."""
+    brokers = FakeBrokers()
+    brokers.answer(OffsetFetchRequest, lambda request: fetch_answer(request, {T0: offset, T1: 7}))
+    async with member(brokers) as one:
+        assert await one.coordinator.committed([T0, T1]) == {T0: None, T1: OffsetAndMetadata(7)}
+
+
 @in_virtual_time
 async def test_a_commit_carries_the_generation_and_the_member() -> None:
     brokers = RealCoordinator()
