@@ -21,7 +21,7 @@ import attrs
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord.config import parse
-from consumer_coord.group.carry_out import Holder, carry_out, run_through
+from consumer_coord.group.apply_changes import Holder, apply_changes, run_through
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
 from consumer_coord.net.shared_clusters import cluster_client
@@ -87,7 +87,7 @@ class Application:
         member.application.record_poll()
         if member.assignment.change():
             self._moved_at = time.monotonic()
-            run_through(carry_out(member, self._holder))
+            run_through(apply_changes(member, self._holder))
 
     def state(self) -> State:
         """Return the present state."""

@@ -19,10 +19,10 @@ from consumer_coord.admin.properties import client_settings
 from consumer_coord.command_table import COMMANDS, add_flags, named
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.log_text import escape_unencodable
 from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.shared_clusters import cluster_client
-from consumer_coord.printable import escape_unencodable
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.version import __version__

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
-from consumer_coord.printable import get_logger
 from consumer_coord.setting_names import INSTEAD, of_other_clients
 from consumer_coord.settings import ALIASES, CLASSIC, CLASSIC_ONLY, CONSUMER, CONTROL, DAY_MS, KNOWN, SETTINGS, Integer
 

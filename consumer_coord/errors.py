@@ -12,7 +12,7 @@ Errors that come from a broker carry Kafka's numeric ``code``; 0 means that no b
 
 from __future__ import annotations
 
-from consumer_coord.printable import printable
+from consumer_coord.log_text import printable
 
 
 class CoordinatorError(Exception):

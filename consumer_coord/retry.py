@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 if TYPE_CHECKING:
     from tenacity import AsyncRetrying, RetryCallState

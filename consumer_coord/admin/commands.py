@@ -61,9 +61,9 @@ from consumer_coord.errors import (
     RetriableError,
     UnknownTopicError,
 )
+from consumer_coord.log_text import printable, printable_json
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
-from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, grouped, listed
 from consumer_coord.wire import error_codes as codes

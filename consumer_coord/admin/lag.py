@@ -33,8 +33,8 @@ from consumer_coord.admin.lag_flags import lag_policy
 from consumer_coord.admin.report import GroupReport, left_out_as_json, report_groups
 from consumer_coord.environment import now
 from consumer_coord.errors import ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.log_text import printable, printable_json
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
 
 #: Milliseconds between two queries, if only ``--count`` is given.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.printable import printable
+from consumer_coord.log_text import printable
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.settings import KNOWN
 

@@ -15,9 +15,9 @@ from consumer_coord.admin.offset_access import all_partitions, committed_offsets
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.lag.log_offsets import topics_metadata
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.log_text import printable
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.printable import printable
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from consumer_coord.admin.groups import CONSUMER, SHARE, STREAMS, Listing
 from consumer_coord.admin.report import GroupReport, PartitionRow
 from consumer_coord.errors import NoOffsetError
-from consumer_coord.printable import printable
+from consumer_coord.log_text import printable
 from consumer_coord.topic_partition import TopicPartition
 
 N = TypeVar("N", int, float)

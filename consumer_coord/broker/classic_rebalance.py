@@ -15,7 +15,7 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group_store import GroupStore, response_error
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.shard import Shard
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import SyncGroupResponse
 

@@ -12,7 +12,7 @@ from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import CoordinatorError, DisconnectedError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

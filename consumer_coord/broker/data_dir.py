@@ -32,7 +32,7 @@ from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.broker.topic_settings import LogSettings
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.wire.crc32c import IS_NATIVE
 
 logger: Final = get_logger(__name__)

@@ -24,7 +24,7 @@ from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.broker.shard import Appended, LoadReport, PendingAppend, Shard, ShardState
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.wire import consumer_group_records, error_codes, offsets_topic
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 

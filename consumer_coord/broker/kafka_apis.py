@@ -13,7 +13,7 @@ from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import BrokerStoppedError
 from consumer_coord.broker.requests.failed import error_response
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import (

@@ -21,7 +21,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.broker.transaction import ProducerEpoch, Transaction, TransactionState
 from consumer_coord.errors import CoordinatorError, MalformedMessageError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import decode_at
 from consumer_coord.wire.offsets_topic import decode_versioned, encode_versioned, version_of

@@ -1,7 +1,7 @@
 /* Convert the record batches of Fetch responses into Arrow arrays, or into messages (_rows.h and _messages.h).
  *
  * The first part decodes and exports, without Python: tools/fuzz_kernel.c compiles it with WITHOUT_PYTHON.
- * The second part, at the end, is the Python module.  consumer_coord/columns/twin.py does the same in Python.
+ * The second part, at the end, is the Python module.  consumer_coord/columns/python_columns.py does the same in Python.
  *
  * Rules:
  *   1. Bytes from the network are read only through a `struct reader`.  Each read first checks the reader's end.
@@ -66,7 +66,7 @@ enum problem {
     TOO_LARGE,
 };
 
-/* twin.py has the same texts. */
+/* python_columns.py has the same texts. */
 static const char *const PROBLEMS[] = {
     [FINE] = "nothing is wrong",
     [NO_MEMORY] = "no memory",

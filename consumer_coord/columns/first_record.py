@@ -11,7 +11,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns.batch import MAX_BATCH_BYTES
 from consumer_coord.columns.decompress import decompress
 from consumer_coord.columns.old_formats import converted, is_old
-from consumer_coord.columns.twin_batches import COMPRESSED, FAILED, READY, WITHOUT_TIME, Batches, Problem
+from consumer_coord.columns.python_batches import COMPRESSED, FAILED, READY, WITHOUT_TIME, Batches, Problem
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire.crc32c import crc32c
 

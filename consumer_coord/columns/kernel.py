@@ -31,15 +31,16 @@ def load(name: str | None) -> tuple[KernelName, Any]:
                 ) from error
         else:
             return "c", compiled
-    from consumer_coord.columns import twin
 
-    return "python", twin
+    from consumer_coord.columns import python_columns
+
+    return "python", python_columns
 
 
 if TYPE_CHECKING:
-    from consumer_coord.columns import twin
-
     KERNEL: KernelName
-    kernel = twin  # Both kernels have the same interface.
+    from consumer_coord.columns import python_columns
+
+    kernel = python_columns  # Both kernels have the same interface.
 else:
     KERNEL, kernel = load(os.environ.get(SWITCH))

@@ -17,8 +17,8 @@ from consumer_coord.columns import kernel
 from consumer_coord.columns.batch import CompletedFetch
 
 if TYPE_CHECKING:
-    from consumer_coord.columns.twin_messages import Kept as Kept
-    from consumer_coord.columns.twin_messages import Rows as Rows
+    from consumer_coord.columns.python_messages import Kept as Kept
+    from consumer_coord.columns.python_messages import Rows as Rows
 else:
     Kept: TypeAlias = Any
     Rows: TypeAlias = Any

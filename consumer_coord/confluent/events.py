@@ -15,7 +15,7 @@ from consumer_coord.errors import (
     UnknownTopicError,
     WakeupError,
 )
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 _NO_TIMESTAMP = (TIMESTAMP_NOT_AVAILABLE, -1)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from consumer_coord.printable import get_logger, printable
+from consumer_coord.log_text import get_logger, printable
 
 _WITH_GROUP = frozenset(("cgrp", "all"))
 _LEVEL = 7  # syslog's LOG_DEBUG

@@ -12,8 +12,8 @@ from consumer_coord.confluent.types import KafkaError, Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.errors import ConfigurationError, CoordinatorError, NothingToCommitError
 from consumer_coord.group.commits import Entry, Ticket
+from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OFFSET_INVALID, OFFSET_STORED, CommitResult, OffsetAndMetadata, after, partition_of_message
-from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)

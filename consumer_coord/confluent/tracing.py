@@ -10,7 +10,7 @@ import functools
 import sys
 from typing import Any, Final
 
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

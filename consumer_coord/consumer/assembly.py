@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.config import Config
 from consumer_coord.confluent.rows import is_out_of_range
-from consumer_coord.consumer.callbacks import Callback, Partitions
+from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import Engine

@@ -43,7 +43,7 @@ from consumer_coord.confluent.types import KafkaError, Message
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.assembly import prepared
 from consumer_coord.consumer.async_members import LoopMember
-from consumer_coord.consumer.callbacks import Callback, Partitions
+from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
@@ -65,10 +65,10 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.shared_clusters import Clusters, shared_clusters
 from consumer_coord.offsets import CommitResult
-from consumer_coord.printable import get_logger
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns

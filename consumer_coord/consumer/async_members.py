@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from consumer_coord.errors import CoordinatorError, IllegalStateError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.callbacks import Callback, Callbacks, Partitions
+from consumer_coord.consumer.callback_types import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.partitions import (
@@ -81,6 +81,7 @@ from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -90,7 +91,6 @@ from consumer_coord.offsets import (
     CommitResult,
     OffsetAndMetadata,
 )
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 

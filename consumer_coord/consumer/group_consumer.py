@@ -46,7 +46,7 @@ from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.assembly import Parts, prepared
-from consumer_coord.consumer.callbacks import Callback, Partitions
+from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, GRACE_S, SLICE_S, Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
@@ -71,8 +71,8 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
+from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import CommitResult
-from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.threads.blocking_coordinator import BlockingCoordinator

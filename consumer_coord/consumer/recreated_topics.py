@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.callbacks import Partitions
+from consumer_coord.consumer.callback_types import Partitions
 from consumer_coord.consumer.partitions import Partition, PartitionEvent, Phase, after, moved
 from consumer_coord.consumer.reducer import Table
 from consumer_coord.net.metadata import is_other

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.callbacks import Partitions
+from consumer_coord.consumer.callback_types import Partitions
 from consumer_coord.consumer.partitions import ABSENT, Partition, PartitionEvent, Phase, Read, after, moved, read_of
 from consumer_coord.group.assignment import Change
 from consumer_coord.topic_partition import TopicPartition

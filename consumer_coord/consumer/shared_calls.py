@@ -35,7 +35,7 @@ from consumer_coord.confluent.types import Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.arrow_arguments import entries_of
-from consumer_coord.consumer.callbacks import Callback, Callbacks
+from consumer_coord.consumer.callback_types import Callback, Callbacks
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Phase

@@ -11,9 +11,9 @@ from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import CoordinatorError, NoOffsetError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets, reset_timestamp
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.answers import Results
 from consumer_coord.offsets import OFFSET_BEGINNING, OFFSET_TAIL_BASE, OffsetAndMetadata
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 

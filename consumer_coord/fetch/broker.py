@@ -25,11 +25,11 @@ from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
 from consumer_coord.leaders.leader_epochs import epochs_request, match_epochs
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.answers import Matched
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
-from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import decode_response

@@ -56,12 +56,12 @@ from consumer_coord.fetch.fetch_metrics import FetchMetrics
 from consumer_coord.fetch.partition_state import Fetches, FetchState
 from consumer_coord.fetch.shared import SharedFetches
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, LogEnd, Stopped, StopReason
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
-from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wake_ups import WakeUp
 from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
@@ -95,7 +95,7 @@ class Fetcher:
         self._brokers: Counter[Fetches] = Counter()
         self._buffer = Buffer()
         self.metrics: FetchMetrics = FetchMetrics(now)
-        self._ready = Signal()
+        self._ready = WakeUp()
         self._on_ready = on_ready
         self._reports_ends = reports_ends
         self._failure: CoordinatorError | None = None

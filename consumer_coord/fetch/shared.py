@@ -11,8 +11,8 @@ from consumer_coord.fetch.lanes import Lane
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import Owner
 from consumer_coord.fetch.values import FetchConfig
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.printable import get_logger
 
 logger: Final = get_logger(__name__)
 

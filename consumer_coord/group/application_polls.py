@@ -17,7 +17,7 @@ from consumer_coord.group.failures import Failures, copy_of
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_metrics import PollTimes
 from consumer_coord.runtime.locks import Bell
-from consumer_coord.signals import Signal
+from consumer_coord.wake_ups import WakeUp
 
 
 class Application:
@@ -28,7 +28,7 @@ class Application:
         group_id: str,
         assignment: AssignmentState,
         metrics: Metrics,
-        signal: Signal,
+        signal: WakeUp,
         *,
         patience_ms: float,
         on_poll: Callable[[int], bool],

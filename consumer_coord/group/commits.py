@@ -45,8 +45,8 @@ from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, Metadata, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
-from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wake_ups import WakeUp
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,
@@ -194,7 +194,7 @@ class CommitLane:
         #: Functions to call for the tickets that completed since the last :meth:`_notify`.
         self._wakes: dict[Callable[[], object], None] = {}
         #: Fires when a ticket, or some partitions of a ticket, complete.
-        self._answered = Signal()
+        self._answered = WakeUp()
         #: Partition -> the last offset that the coordinator confirmed; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
         #: Partitions of the request in flight that the coordinator does not know -> time of the first such response.

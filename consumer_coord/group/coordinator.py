@@ -33,14 +33,14 @@ from consumer_coord.group.process_peers.registry import forget_peers, peers_of
 from consumer_coord.group.protocol import GroupProtocol
 from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
 from consumer_coord.group.tasks import BackgroundTasks
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.settings import CONSUMER
-from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wake_ups import WakeUp
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class ConsumerCoordinator:
         #: The target of the group, and the partitions that the application owns; thread-safe.
         self.assignment: AssignmentState = AssignmentState()
         self._loop = asyncio.get_running_loop()
-        metrics, signal = Metrics(self._loop.time), Signal()
+        metrics, signal = Metrics(self._loop.time), WakeUp()
         metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
         log = MemberLog(get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state)
         #: The application's polls, failures and wake-ups; thread-safe.

@@ -14,7 +14,7 @@ from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.group.tasks import BackgroundTasks
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.signals import Signal
+from consumer_coord.wake_ups import WakeUp
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class MemberContext:
     metrics: Metrics
     log: MemberLog
     #: Fires at each change that a coroutine of this member may wait for.
-    signal: Signal
+    signal: WakeUp
     tasks: BackgroundTasks
     #: The members of this group in this process.
     peers: Peers

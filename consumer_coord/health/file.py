@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from consumer_coord.health.source import UNANSWERED, HasHealth, unanswered
 from consumer_coord.health.values import Health
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

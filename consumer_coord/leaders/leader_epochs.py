@@ -8,10 +8,10 @@ from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.answers import AnswerCheck, Matched
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, by_leader
-from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, grouped
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import (

@@ -14,6 +14,7 @@ from consumer_coord.admin.listening import unless, until_stopped
 from consumer_coord.admin.properties import add_client_flags, client_settings, positive, utf8
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.log_text import printable, printable_json
 from consumer_coord.migration.group import BrokerSettings, MigratingGroup
 from consumer_coord.migration.plans import Target, plan_of
 from consumer_coord.migration.progress import progress_of
@@ -21,7 +22,6 @@ from consumer_coord.migration.read import read_group, read_settings
 from consumer_coord.migration.text import as_json, plan_text, progress_text
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.shared_clusters import cluster_client
-from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
 
 #: Time after which the command ends if no address is listening, in milliseconds.

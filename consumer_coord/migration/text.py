@@ -9,11 +9,11 @@ import attrs
 
 from consumer_coord.admin.text import table
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.log_text import printable
 from consumer_coord.migration.clients import guess_client
 from consumer_coord.migration.group import BrokerSettings, MigratingGroup, MigratingMember
 from consumer_coord.migration.plans import Level, Plan, Target, broker_shown
 from consumer_coord.migration.progress import Progress
-from consumer_coord.printable import printable
 
 _TITLES = {
     Target.CONSUMER: "to the consumer protocol (KIP-848)",

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
 from consumer_coord.health.source import UNANSWERED, HasHealth, unanswered
+from consumer_coord.log_text import get_logger
 from consumer_coord.monitoring.source import Sources, describe, is_counter, read
-from consumer_coord.printable import get_logger
 
 if TYPE_CHECKING:
     from consumer_coord.health import Health

@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.metrics import KINDS
+from consumer_coord.log_text import get_logger
 from consumer_coord.monitoring.process_figures import FIGURES
-from consumer_coord.printable import get_logger
 from consumer_coord.runtime.locks import Lock
 
 logger: Final = get_logger(__name__)

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, IncompleteResponseError, RetriableError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)

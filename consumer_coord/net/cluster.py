@@ -25,13 +25,13 @@ from consumer_coord.errors import (
     UnreachableError,
     UnsupportedVersionError,
 )
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.answers import AnswerCheck
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.connections import Connections
 from consumer_coord.net.metadata import Broker, Metadata, read_metadata
 from consumer_coord.net.traffic import Listener, Traffic
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic

@@ -23,9 +23,9 @@ from consumer_coord.errors import (
     RetriableError,
     UnsupportedVersionError,
 )
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.broker_versions import release_with, setting_too_new
 from consumer_coord.net.traffic import Traffic
-from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request, peek_correlation_id

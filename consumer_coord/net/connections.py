@@ -20,12 +20,12 @@ from typing import Any, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import AuthenticationError, ClosedError, CoordinatorError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import ApiVersionsCutError, Authenticator, Connection
 from consumer_coord.net.metadata import Broker
 from consumer_coord.net.reach import Reach
 from consumer_coord.net.traffic import Listener, Traffic
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
 logger: Final = get_logger(__name__)

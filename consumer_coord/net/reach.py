@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.connection import Connection
-from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest

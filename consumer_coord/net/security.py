@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.setting_names import LIBRDKAFKA
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from consumer_coord.errors import AuthorizationError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import NO_TOPIC_ID
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic

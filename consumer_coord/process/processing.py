@@ -13,8 +13,8 @@ from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.consumer.tracking import BlockingTracking, TrackedReading, Tracking
 from consumer_coord.errors import IllegalStateError
 from consumer_coord.finished_offsets import UnusableMetadataError, decode
+from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.printable import get_logger
 from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics
 from consumer_coord.process.letters import Letter, Origin
 from consumer_coord.process.spans import Spans

@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol
 from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.tracking import BlockingTracking
 from consumer_coord.errors import ClosedError, CoordinatorError
+from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.printable import get_logger
 from consumer_coord.process.context import CURRENT, Context
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings

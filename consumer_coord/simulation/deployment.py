@@ -24,7 +24,7 @@ from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import ConfigurationError, CoordinatorError
-from consumer_coord.group.carry_out import Holder, carry_out
+from consumer_coord.group.apply_changes import Holder, apply_changes
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.process import Process
@@ -230,14 +230,14 @@ class _Host:
             except CoordinatorError as error:
                 group.fail(number, error)
                 return
-            await carry_out(coordinator, application)
+            await apply_changes(coordinator, application)
             if not self._ends(number):
                 self._waiting[number] = asyncio.get_running_loop().create_future()
                 await self._waiting[number]
         if number in self.gone:
             group.release(number, coordinator.assignment.held)
         else:
-            await carry_out(coordinator, application, leaving=True)
+            await apply_changes(coordinator, application, leaving=True)
         await coordinator.close(leave_group=False if number in self.gone else None)
 
 

@@ -30,8 +30,8 @@ from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.config import parse
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.printable import get_logger
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.history import History

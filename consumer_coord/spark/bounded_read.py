@@ -16,8 +16,8 @@ from consumer_coord.config import Config
 from consumer_coord.errors import ConfigurationError, NoOffsetError, RetriableError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from consumer_coord.spark.ledger import NONE, Ledger

@@ -35,7 +35,7 @@ from types import FrameType
 from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY, STATUS
 
 logger: Final = get_logger(__name__)
@@ -62,7 +62,7 @@ _READ_AT_START = re.compile(
 _LOADED = (
     "pyspark.sql.worker.plan_data_source_read",
     "consumer_coord.spark.source",
-    "consumer_coord.spark.lifeline",
+    "consumer_coord.spark.leave_at_end",
     "consumer_coord.spark.planner",
     "consumer_coord.spark.query_membership",
 )

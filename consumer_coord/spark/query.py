@@ -18,11 +18,11 @@ from typing import Any, Final, TypeVar
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
-from consumer_coord.group.carry_out import Holder, carry_out
+from consumer_coord.group.apply_changes import Holder, apply_changes
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.metadata import Metadata, is_other
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.settings import CONSUMER
 from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
@@ -307,7 +307,7 @@ class Query(Holder):
             if target.generation >= 0 and target.number != self._seen_target:
                 self._seen_target = target.number
                 self.status.rebalances += 1
-            await carry_out(core, self)
+            await apply_changes(core, self)
             if not core.assignment.change():
                 break
 

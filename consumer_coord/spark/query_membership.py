@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from consumer_coord.errors import CoordinatorError, FatalError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.query import Query

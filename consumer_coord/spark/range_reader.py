@@ -23,13 +23,13 @@ from consumer_coord.columns import Columns, CompletedFetch
 from consumer_coord.config import parse
 from consumer_coord.errors import AuthorizationError, RetriableError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, Stopped, StopReason
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.metadata import Metadata
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
-from consumer_coord.spark.patience import Patience
+from consumer_coord.spark.read_time_limits import ReadTimeLimits
 from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.threads.background import Runtime
 from consumer_coord.topic_partition import TopicPartition
@@ -208,7 +208,7 @@ class RangeReader:
         if not known:
             metadata.result()
         batch = _Batch(schema)
-        patience = Patience(timeout_ms)
+        patience = ReadTimeLimits(timeout_ms)
         while True:
             yield from self._decode_stashes(batch, metadata)
             if not pending:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import KERNEL
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.spark import kept_readers
 from consumer_coord.spark.packing import Range, ReadSpec
 

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.settings import refuse_unknown
 from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
@@ -202,11 +202,11 @@ class KafkaGroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTrigger
     def _member(self) -> QueryMembership:
         if self._membership is None:
             # Imported here, because executors do not need the coordinator.
-            from consumer_coord.spark import lifeline
+            from consumer_coord.spark import leave_at_end
             from consumer_coord.spark.query_membership import QueryMembership
 
             self._membership = QueryMembership(self._options)
-            lifeline.leave_with_process(self._membership.leave)
+            leave_at_end.leave_with_process(self._membership.leave)
             if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true":
                 logger.warning(
                     "spark.python.unix.domain.socket.enabled is off: each task waits some 40 ms for its first bytes; set it to"
@@ -295,10 +295,10 @@ class KafkaGroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTrigger
         reader receives them, and calls this method after the parser's error.
         """
         if self._membership is not None:
-            from consumer_coord.spark import lifeline
+            from consumer_coord.spark import leave_at_end
 
             self._membership.leave()
-            lifeline.forget(self._membership.leave)
+            leave_at_end.forget(self._membership.leave)
         error = sys.exc_info()[1]
         if error is not None and _is_of_json(error):
             raise damaged(self._options.group, "invalid JSON", error) from error

@@ -9,8 +9,8 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import NoOffsetError, RetriableError, UnknownTopicError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.commit_metadata import topic_id_of
 from consumer_coord.spark.ledger import Ledger

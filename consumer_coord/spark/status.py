@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.spark.ledger import Holding
 from consumer_coord.topic_partition import TopicPartition, by_topic
 

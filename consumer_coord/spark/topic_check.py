@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from consumer_coord.environment import now
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import is_other
 from consumer_coord.net.topic_ids import TopicIds, topic_ids
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.ledger import Key, Ledger, State, absent
 from consumer_coord.spark.view import View, view_of

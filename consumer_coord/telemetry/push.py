@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, Protocol
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
-from consumer_coord.printable import get_logger
 from consumer_coord.telemetry.compression import choose, compress
 from consumer_coord.telemetry.otlp import CUMULATIVE, DELTA, Point, metrics_data
 from consumer_coord.wire import error_codes as codes

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application_polls import Application
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.shared_clusters import SharedClusters
-from consumer_coord.printable import get_logger
 from consumer_coord.runtime.locks import Bell, Lock
 from consumer_coord.runtime.outcome import Outcome, start_on
 

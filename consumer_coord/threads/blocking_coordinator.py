@@ -34,11 +34,11 @@ from consumer_coord.group.assignment import Change, Target
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.generation import Generation
 from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.threads.background import EXIT_TIMEOUT_S, Leave, Runtime

@@ -19,7 +19,7 @@ from consumer_coord.cli import main
 from consumer_coord.errors import BrokerError
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.member_log import MemberLog
-from consumer_coord.printable import get_logger, printable, printable_json
+from consumer_coord.log_text import get_logger, printable, printable_json
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.embedded_protocol import Assignment, Subscription, encode_assignment, encode_subscription
 from consumer_coord.wire.messages.group import (
@@ -85,7 +85,7 @@ def test_every_logger_of_the_package_escapes() -> None:
     """A module that creates its logger without the package's function would log names unescaped."""
     package = Path(consumer_coord.__file__).parent
     makes_its_own = [str(file) for file in package.rglob("*.py") if "logging.getLogger(" in file.read_text()]
-    assert makes_its_own == [str(package / "printable.py")]
+    assert makes_its_own == [str(package / "log_text.py")]
 
 
 def test_an_exported_plan_is_printable_and_reads_back() -> None:

@@ -14,7 +14,7 @@ from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.record_batch import build_batch
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes

@@ -19,8 +19,8 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
 from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
+from consumer_coord.group.apply_changes import Holder, apply_changes, run_through
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.carry_out import Holder, carry_out, run_through
 from consumer_coord.net.answers import Results
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.offsets import OffsetAndMetadata
@@ -165,7 +165,7 @@ def test_a_holder_that_raises_releases_its_partitions_and_is_called_for_the_rest
             raise RuntimeError("in assigned")
 
     def carried_out(holder: Holder) -> bool:
-        return run_through(carry_out(Member(), holder))  # type: ignore[arg-type]  # a partial coordinator
+        return run_through(apply_changes(Member(), holder))  # type: ignore[arg-type]  # a partial coordinator
 
     state.publish(1, parts("t", 0))
     assert carried_out(Holder())

@@ -15,7 +15,7 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
-from consumer_coord.group.carry_out import run_through
+from consumer_coord.group.apply_changes import run_through
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.locks import Bell

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException
 from consumer_coord.wire.apis import api_for

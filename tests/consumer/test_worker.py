@@ -13,7 +13,7 @@ from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.deliveries import Span
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
-from consumer_coord.group.carry_out import run_through
+from consumer_coord.group.apply_changes import run_through
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.interrupts import Interrupt

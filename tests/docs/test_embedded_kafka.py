@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.broker.topic_settings import TOPIC_SETTINGS
 from consumer_coord.wire.apis import APIS
 from tests.support.broker.client_versions import PAGE, documented

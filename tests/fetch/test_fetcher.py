@@ -12,7 +12,7 @@ import pytest
 
 from consumer_coord.broker.config import RACK_AWARE_SELECTOR
 from consumer_coord.broker.faults import Fault
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigurationError
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.fetch.broker import BrokerFetches

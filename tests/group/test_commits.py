@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import (
     AuthorizationError,
     BrokerError,

@@ -22,7 +22,7 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.shard import Shard
 from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
-from consumer_coord.group.consumer_protocol.holdings import Holdings
+from consumer_coord.group.consumer_protocol.reconciliation import Holdings
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id
 from consumer_coord.group.lease import Lease

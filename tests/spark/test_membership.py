@@ -16,7 +16,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError, RetriableError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.topic_ids import TopicIds, topic_ids
-from consumer_coord.spark import commits, lifeline
+from consumer_coord.spark import commits, leave_at_end
 from consumer_coord.spark import query as queries
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.options import parse_options
@@ -372,7 +372,7 @@ def test_a_query_joins_while_spark_goes_on(
     embedded: EmbeddedKafka, frames: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the first question that Spark asks of a planner, long before it asks for a batch."""
-    monkeypatch.setattr(lifeline, "leave_with_process", lambda leave: None)
+    monkeypatch.setattr(leave_at_end, "leave_with_process", lambda leave: None)
     options = {"kafka.bootstrap.servers": embedded.bootstrap_servers, "group.id": "billing", "subscribe": "orders"}
     source = KafkaGroupSource(options)
     reader = source.streamReader(source.schema())

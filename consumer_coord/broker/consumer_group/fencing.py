@@ -14,7 +14,7 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
 from consumer_coord.broker.shard import Shard
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.wire import error_codes
 
 logger: Final = get_logger(__name__)

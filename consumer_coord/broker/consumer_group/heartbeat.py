@@ -37,7 +37,7 @@ from consumer_coord.broker.consumer_group.target_assignment import compute_targe
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.shard import Shard
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatAssignment,

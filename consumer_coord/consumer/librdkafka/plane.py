@@ -25,8 +25,8 @@ from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.data_plane import Sink
 from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.printable import get_logger
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.settings import KNOWN, as_boolean, refuse_unknown

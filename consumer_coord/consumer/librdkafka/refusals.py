@@ -15,9 +15,9 @@ from consumer_coord.confluent.types import KafkaError, KafkaException, Message
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import copy_of
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.oauth import with_oauth_callback
 from consumer_coord.net.security import cipher_suites
-from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
 logger: Final = get_logger(__name__)

@@ -18,8 +18,8 @@ from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.max_poll_interval import PollWatch
 from consumer_coord.group.member_context import MemberContext
-from consumer_coord.group.process_peers.moments import FEW_MEMBERS
-from consumer_coord.printable import get_logger
+from consumer_coord.group.process_peers.heartbeat_times import FEW_MEMBERS
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

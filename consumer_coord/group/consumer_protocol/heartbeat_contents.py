@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.consumer_protocol import patterns, requests
-from consumer_coord.group.consumer_protocol.holdings import has_revoked
-from consumer_coord.group.consumer_protocol.requests import Owned, Said
+from consumer_coord.group.consumer_protocol.reconciliation import has_revoked
+from consumer_coord.group.consumer_protocol.requests import HeartbeatFields, Owned
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.cluster import ClusterClient
@@ -15,7 +15,7 @@ from consumer_coord.net.connection import Versioned
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
 
 
-class Speaking:
+class HeartbeatContents:
     """The heartbeat contents of one member; all methods run on the member's loop."""
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, watch: MetadataWatch) -> None:
@@ -32,7 +32,7 @@ class Speaking:
         self._topics: Sequence[str] = ()
         #: Version of the last ConsumerGroupHeartbeat.
         self._version = requests.OWN_ID_AND_REGEX_FROM
-        self.reported: Said = Said()
+        self.reported: HeartbeatFields = HeartbeatFields()
         #: True if the coordinator may not have received the last content, so that the next heartbeat must carry all fields.
         self.everything: bool = True
 
@@ -57,15 +57,15 @@ class Speaking:
             says.topics != self.reported.topics or says.regex != self.reported.regex or has_revoked(self.reported.owned, owned)
         )
 
-    def _says(self, version: int, owned: Owned) -> Said:
+    def _says(self, version: int, owned: Owned) -> HeartbeatFields:
         if self._regex is not None and version >= requests.OWN_ID_AND_REGEX_FROM:
-            return Said((), self._regex, owned)
+            return HeartbeatFields((), self._regex, owned)
         as_of = (self._subscription, self._cluster.metadata.version)
         if as_of != self._topics_of:
             self._topics_of, self._topics = as_of, self._watch.topics()
-        return Said(self._topics, None, owned)
+        return HeartbeatFields(self._topics, None, owned)
 
-    def heartbeat(self, epoch: int, owned: Owned, said: list[Said]) -> Versioned:
+    def heartbeat(self, epoch: int, owned: Owned, said: list[HeartbeatFields]) -> Versioned:
         """Return a heartbeat in the version that the broker supports; the list ``said`` receives the heartbeat's content."""
 
         def build(version: int) -> ConsumerGroupHeartbeatRequest:
@@ -78,10 +78,10 @@ class Speaking:
 
         return Versioned(ConsumerGroupHeartbeatRequest, build)
 
-    def acknowledged(self, says: Said) -> None:
+    def acknowledged(self, says: HeartbeatFields) -> None:
         """Record that the coordinator has confirmed a heartbeat with the content ``says``."""
         self.reported, self.everything = says, False
 
     def forgotten(self) -> None:
         """Record that the coordinator does not know this member, so that the next heartbeat carries all fields."""
-        self.reported, self.everything = Said(), True
+        self.reported, self.everything = HeartbeatFields(), True

@@ -9,7 +9,7 @@ heartbeat has epoch 0 and joins the group. The last heartbeat has epoch -1 and l
 return).
 
 *Reconciliation.* The broker assigns the partitions. A response carries the target only if the target has changed. The member
-resolves the topic ids (``holdings.py``) and publishes the target; the application applies the difference at its polls. A
+resolves the topic ids (``reconciliation.py``) and publishes the target; the application applies the difference at its polls. A
 heartbeat that no longer names revoked partitions acknowledges the revocation, and the broker then assigns these partitions to
 other members. No heartbeat waits for the application.
 
@@ -60,11 +60,11 @@ from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.consumer_protocol import error_steps as answers
 from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
-from consumer_coord.group.consumer_protocol.heartbeat_contents import Speaking
-from consumer_coord.group.consumer_protocol.holdings import Holdings, has_revoked
+from consumer_coord.group.consumer_protocol.heartbeat_contents import HeartbeatContents
 from consumer_coord.group.consumer_protocol.leaving import send_leave_heartbeat
 from consumer_coord.group.consumer_protocol.polls import PollMarks
-from consumer_coord.group.consumer_protocol.requests import Said
+from consumer_coord.group.consumer_protocol.reconciliation import Holdings, has_revoked
+from consumer_coord.group.consumer_protocol.requests import HeartbeatFields
 from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
@@ -101,7 +101,7 @@ class ConsumerMember:
         #: True while the coordinator may know this member: from the first heartbeat with epoch 0 until the leave heartbeat.
         self._asked = False
         self._holdings = Holdings(context)
-        self._speaking = Speaking(config, cluster, context.watch)
+        self._speaking = HeartbeatContents(config, cluster, context.watch)
         self._asking = False
         self._marks = PollMarks()
         #: True while the member unsubscribes or closes; during this time no rebalance completes.
@@ -330,7 +330,7 @@ class ConsumerMember:
         await (self._join_pace if joins else self._pace).turn()
         if era != self._epochs.era or not self._state.heartbeats:
             return
-        said: list[Said] = []
+        said: list[HeartbeatFields] = []
         epoch = requests.JOIN_EPOCH if joins else self.member_epoch
         request = self._speaking.heartbeat(epoch, self._holdings.owned, said)
         started, sent = now(), self.lease.clock()
@@ -354,7 +354,14 @@ class ConsumerMember:
             self._take(answer, said[0], broker, joins=joins, started=started, sent=sent)
 
     def _take(
-        self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
+        self,
+        answer: ConsumerGroupHeartbeatResponse,
+        says: HeartbeatFields,
+        broker: Broker,
+        *,
+        joins: bool,
+        started: float,
+        sent: float,
     ) -> None:
         """Apply a response; raise an exception if the response has an error."""
         code = answer.error_code
@@ -382,7 +389,14 @@ class ConsumerMember:
         raise RetriableError(said, code=code)
 
     def _go_on(
-        self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
+        self,
+        answer: ConsumerGroupHeartbeatResponse,
+        says: HeartbeatFields,
+        broker: Broker,
+        *,
+        joins: bool,
+        started: float,
+        sent: float,
     ) -> None:
         context, holdings = self._with, self._holdings
         freed = has_revoked(self._speaking.reported.owned, says.owned)

@@ -29,7 +29,7 @@ Owned = Sequence[tuple[uuid.UUID, Sequence[int]]]
 
 
 @attrs.frozen
-class Said:
+class HeartbeatFields:
     """The fields of a heartbeat that may change; the member's identity and settings are not included."""
 
     topics: Sequence[str] = ()
@@ -42,8 +42,8 @@ def heartbeat(
     config: CoordinatorConfig,
     member_id: str,
     member_epoch: int,
-    says: Said,
-    reported: Said,
+    says: HeartbeatFields,
+    reported: HeartbeatFields,
     *,
     everything: bool,
     version: int,

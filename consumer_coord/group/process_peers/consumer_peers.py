@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from consumer_coord.group.process_peers.moments import FEW_MEMBERS, spread, together
+from consumer_coord.group.process_peers.heartbeat_times import FEW_MEMBERS, spread, together
 
 
 class ConsumerPeer(Protocol):

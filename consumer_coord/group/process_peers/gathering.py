@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from consumer_coord.environment import now
-from consumer_coord.signals import Signal
+from consumer_coord.wake_ups import WakeUp
 
 #: Maximum time that a member waits for other joining members, and that a follower waits for its leader, in milliseconds.
 GATHER_MS = 150
@@ -28,8 +28,8 @@ class Gathering:
         #: Members that were created and have not subscribed yet, and newcomers that have not reached the gate yet.
         self._made: set[object] = set()
         self._arriving: set[object] = set()
-        self._newcomers = Signal()
-        self._others = Signal()
+        self._newcomers = WakeUp()
+        self._others = WakeUp()
         self._last_arrival = float("-inf")
         #: The gate is closed until this time at the latest; None while it is open.
         self._opens_at: float | None = None
@@ -86,7 +86,7 @@ class LeaderFirst:
 
     def __init__(self, is_local: Callable[[str], bool]) -> None:
         self._is_local = is_local
-        self._followers = Signal()
+        self._followers = WakeUp()
         self._generation = -1
         self._spoken = True
         self._timer: asyncio.TimerHandle | None = None

@@ -15,7 +15,7 @@ from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.find_coordinator import CoordinatorLookup
 from consumer_coord.group.process_peers.consumer_peers import ConsumerPeers
 from consumer_coord.group.process_peers.gathering import Gathering, LeaderFirst
-from consumer_coord.group.process_peers.moments import Rhythm
+from consumer_coord.group.process_peers.heartbeat_times import Rhythm
 
 #: Times of early heartbeats after the SyncGroup response of a cooperative rebalance, in milliseconds. The second round begins
 #: when another member has revoked partitions, and a member that notices the round late delays the members that wait for these

@@ -10,11 +10,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.log_text import get_logger
 from consumer_coord.net.oauth import unsecured
 from consumer_coord.net.oauth.assertion import ALGORITHMS, AssertionFile, SignedAssertion, signing_library
 from consumer_coord.net.oauth.cached import CachedTokens, shared
 from consumer_coord.net.oauth.endpoint import Ask, TokenEndpoint, azure_instance, client_credentials, jwt_bearer
-from consumer_coord.printable import get_logger
 from consumer_coord.settings import as_boolean, as_integer
 
 logger: Final = get_logger(__name__)

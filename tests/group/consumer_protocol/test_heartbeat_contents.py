@@ -20,7 +20,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.consumer_protocol import error_steps as answers
 from consumer_coord.group.consumer_protocol import requests
-from consumer_coord.group.consumer_protocol.requests import Said
+from consumer_coord.group.consumer_protocol.requests import HeartbeatFields
 from consumer_coord.group.error_steps import Step
 from consumer_coord.wire import error_codes as codes
 
@@ -28,15 +28,23 @@ CONFIG = CoordinatorConfig(
     group_id="g", group_protocol="consumer", rebalance_timeout_ms=60_000, client_rack="r", group_remote_assignor="range"
 )
 TOPIC = uuid.UUID(int=7)
-TOLD = Said(("a", "b"), None, ((TOPIC, (0, 1)),))
+TOLD = HeartbeatFields(("a", "b"), None, ((TOPIC, (0, 1)),))
 
 
-def _heartbeat(epoch: int, says: Said, told: Said = TOLD, *, everything: bool = False, version: int = 1, **config: Any) -> Any:
+def _heartbeat(
+    epoch: int,
+    says: HeartbeatFields,
+    told: HeartbeatFields = TOLD,
+    *,
+    everything: bool = False,
+    version: int = 1,
+    **config: Any,
+) -> Any:
     return requests.heartbeat(attrs.evolve(CONFIG, **config), "m", epoch, says, told, everything=everything, version=version)
 
 
 def test_joining_says_everything_and_owns_nothing() -> None:
-    request = _heartbeat(0, TOLD, Said(), group_instance_id="i")
+    request = _heartbeat(0, TOLD, HeartbeatFields(), group_instance_id="i")
     assert (request.group_id, request.member_id, request.member_epoch, request.instance_id) == ("g", "m", 0, "i")
     assert (request.rack_id, request.rebalance_timeout_ms, request.server_assignor) == ("r", 60_000, "range")
     assert request.subscribed_topic_names == ("a", "b")
@@ -53,10 +61,10 @@ def test_a_heartbeat_with_nothing_new_says_who_it_is_of() -> None:
 
 @pytest.mark.behaviour(139)
 def test_only_what_changed_is_said() -> None:
-    request = _heartbeat(5, Said(("a",), None, TOLD.owned))
+    request = _heartbeat(5, HeartbeatFields(("a",), None, TOLD.owned))
     assert request.subscribed_topic_names == ("a",)
     assert request.topic_partitions is None
-    request = _heartbeat(5, Said(TOLD.topics, None, ()))
+    request = _heartbeat(5, HeartbeatFields(TOLD.topics, None, ()))
     assert request.subscribed_topic_names is None
     assert request.topic_partitions == ()
 
@@ -71,10 +79,10 @@ def test_after_an_error_everything_is_said_again() -> None:
 
 @pytest.mark.behaviour(141)
 def test_a_pattern_is_named_and_taken_back() -> None:
-    with_pattern = Said((), "a.*", ())
-    assert _heartbeat(0, with_pattern, Said()).subscribed_topic_regex == "a.*"
+    with_pattern = HeartbeatFields((), "a.*", ())
+    assert _heartbeat(0, with_pattern, HeartbeatFields()).subscribed_topic_regex == "a.*"
     assert _heartbeat(5, with_pattern, with_pattern).subscribed_topic_regex is None
-    taken_back = _heartbeat(5, Said(("a",), None, ()), with_pattern)
+    taken_back = _heartbeat(5, HeartbeatFields(("a",), None, ()), with_pattern)
     assert taken_back.subscribed_topic_regex == ""
     assert taken_back.subscribed_topic_names == ("a",)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_coord.group.consumer_protocol.holdings import has_revoked
+from consumer_coord.group.consumer_protocol.reconciliation import has_revoked
 from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.topic_partition import TopicPartition
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest

@@ -16,7 +16,7 @@ from assignors.base import Cluster as ClusterView
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.group.carry_out import Holder, carry_out
+from consumer_coord.group.apply_changes import Holder, apply_changes
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
@@ -110,7 +110,7 @@ class TestMember(Holder):
     async def poll(self) -> None:
         """Poll once, as an application: raise errors of the background tasks, and carry out the group's assignment."""
         self.coordinator.application.record_poll()
-        await carry_out(self.coordinator, self)
+        await apply_changes(self.coordinator, self)
 
     async def poll_for_ever(self, every_ms: float = 10) -> None:
         """Poll for ever, as an application that continues after errors; keep the errors."""

@@ -12,12 +12,12 @@ import threading
 from pathlib import Path
 
 # Loaded by its path: the package around it imports PySpark, which takes a second.
-_PATH = Path(__file__).resolve().parents[3] / "consumer_coord" / "spark" / "lifeline.py"
-_SPEC = importlib.util.spec_from_file_location("lifeline", _PATH)
+_PATH = Path(__file__).resolve().parents[3] / "consumer_coord" / "spark" / "leave_at_end.py"
+_SPEC = importlib.util.spec_from_file_location("leave_at_end", _PATH)
 assert _SPEC is not None
 assert _SPEC.loader is not None
-lifeline = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(lifeline)
+leave_at_end = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(leave_at_end)
 
 
 def say(word: str) -> None:
@@ -35,7 +35,7 @@ def main(case: str) -> None:
     begun, over = threading.Event(), threading.Event()
 
     # Short, where the test waits for this limit; long, where the limit must not apply.
-    vars(lifeline)["END_WITHIN_S"] = 0.5 if "hangs" in case else 60.0
+    vars(leave_at_end)["END_WITHIN_S"] = 0.5 if "hangs" in case else 60.0
 
     def leave() -> None:
         """Leave as a membership does: one operation for all callers, with a lock that the main thread acquires, too."""
@@ -51,7 +51,7 @@ def main(case: str) -> None:
             over.set()
         over.wait()
 
-    lifeline.leave_with_process(leave)
+    leave_at_end.leave_with_process(leave)
     if case == "in the lock":
         with guard:
             say("ready")
@@ -62,7 +62,7 @@ def main(case: str) -> None:
         sys.exit(255)
     elif case == "the end hangs":
         leave()
-        lifeline.forget(leave)
+        leave_at_end.forget(leave)
         # Python waits for such a thread before the process ends.
         threading.Thread(target=threading.Event().wait).start()
         say("ready")

@@ -1,7 +1,7 @@
 """The record batches of a Fetch response in Python, for installations without the compiled ``_kernel.c``.
 
-:mod:`consumer_coord.columns.twin` turns these batches into Arrow arrays, :mod:`consumer_coord.columns.twin_messages` into
-messages.
+:mod:`consumer_coord.columns.python_columns` turns these batches into Arrow arrays,
+:mod:`consumer_coord.columns.python_messages` into messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consumer_coord.wire.crc32c import crc32c
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from consumer_coord.columns.vectors import Records
+    from consumer_coord.columns.numpy_columns import Records
 
 READY, EXHAUSTED, COMPRESSED, FAILED = range(4)
 

@@ -1,7 +1,7 @@
 """Apply the group's changes for a member that fetches no records: a Spark query, or a member of a simulation.
 
-No progress is stored: each call of :func:`carry_out` compares the target with the partitions that the member owns. Consumers do
-the same for each partition in ``consumer/engine.py``, because their commits and look-ups take time.
+No progress is stored: each call of :func:`apply_changes` compares the target with the partitions that the member owns.
+Consumers do the same for each partition in ``consumer/reducer.py``, because their commits and look-ups take time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Holder:
         """Stop using partitions, because the group will assign them to another member."""
 
     async def may_hold(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Return whether the member may add these partitions now; if not, the next :func:`carry_out` checks this again."""
+        """Return whether the member may add these partitions now; if not, the next :func:`apply_changes` checks this again."""
         return True
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Use partitions that the member now owns."""
 
 
-async def carry_out(member: ConsumerCoordinator, holder: Holder, *, leaving: bool = False) -> bool:
+async def apply_changes(member: ConsumerCoordinator, holder: Holder, *, leaving: bool = False) -> bool:
     """Apply the group's changes: lost, revoked and added partitions. Return False if the partitions to add must wait.
 
     If ``leaving`` is True, release every partition, and add none. If ``holder`` raises, the partitions of that call are still

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from consumer_coord.printable import get_logger
+from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
 

@@ -9,7 +9,7 @@ from consumer_coord.errors import CoordinatorError
 from consumer_coord.retry import Deadline
 
 
-class Signal:
+class WakeUp:
     """A wake-up for tasks that wait for a condition. All waiters check their conditions again, and none misses a wake-up."""
 
     def __init__(self) -> None:

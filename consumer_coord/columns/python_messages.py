@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from consumer_coord.columns.twin_batches import (
+from consumer_coord.columns.python_batches import (
     APPEND_TIME,
     BYTES_REMAIN,
     INT64_MAX,

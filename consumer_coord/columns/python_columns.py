@@ -1,7 +1,7 @@
 """Decode record batches into Arrow arrays in Python, for installations without the compiled ``_kernel.c``.
 
 This module has the same interface, rules and error texts as ``_kernel.c``; a test compares both on random input. pyarrow
-exports the arrays. If numpy is installed, ``vectors.py`` decodes valid batches of many records at once.
+exports the arrays. If numpy is installed, ``numpy_columns.py`` decodes valid batches of many records at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from consumer_coord.columns.twin_batches import (
+from consumer_coord.columns.python_batches import (
     APPEND_TIME,
     BYTES_REMAIN,
     INT64_MAX,
@@ -26,13 +26,13 @@ from consumer_coord.columns.twin_batches import (
     Row,
     java_text,
 )
-from consumer_coord.columns.twin_messages import Kept, Rows, message, message_type
+from consumer_coord.columns.python_messages import Kept, Rows, message, message_type
 from consumer_coord.wire.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from consumer_coord.columns.vectors import Records
+    from consumer_coord.columns.numpy_columns import Records
 
 #: What a kernel has.
 __all__ = ["Arrays", "Batches", "Builder", "Kept", "Rows", "crc32c", "message", "message_type"]
@@ -50,10 +50,10 @@ _NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 @functools.cache
 def _vectors() -> Any:
     try:
-        from consumer_coord.columns import vectors
+        from consumer_coord.columns import numpy_columns
     except ImportError:
         return None
-    return vectors
+    return numpy_columns
 
 
 def decode_at_once(batch: Batch) -> Records | None:

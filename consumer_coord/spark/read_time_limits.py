@@ -8,7 +8,7 @@ import time
 LOOK_AFTER_S = 1.0
 
 
-class Patience:
+class ReadTimeLimits:
     """Timers since the last record: when to compare the topics with the plan, and when the task fails."""
 
     def __init__(self, timeout_ms: int) -> None:

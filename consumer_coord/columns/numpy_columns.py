@@ -1,7 +1,7 @@
 """Decode all records of a batch at once with numpy, for the Python kernel.
 
-This module decodes only valid batches without unusually large numbers. :mod:`consumer_coord.columns.twin` decodes any other
-batch record by record, and reports problems.
+This module decodes only valid batches without unusually large numbers.
+:mod:`consumer_coord.columns.python_columns` decodes any other batch record by record, and reports problems.
 """
 
 from __future__ import annotations
