@@ -1,5 +1,11 @@
-"""The application's half of a group member: the consumers that applications use, and the engine behind the consumers.
+"""The consumers that applications use, and what is behind them: one engine for threads and asyncio.
 
-``engine.py`` is the only place that delivers records, keeps positions, commits offsets and revokes partitions.
-``group_consumer.py`` adapts the engine to threads, ``async_consumer.py`` to asyncio.
+``group_consumer.py`` and ``async_consumer.py`` are the faces, and ``shared_calls.py`` has the calls of both. Begin with
+``partitions.py``, the states of a partition as a table, and ``reducer.py``, which compares that table with the group's
+assignment; ``engine.py`` does what the reducer asks for, and looks up where partitions start (``start_offsets.py``).
+Records come from a ``DataPlane`` (``data_plane.py``): ``fetch_plane.py`` over ``fetch/``, or ``librdkafka/``; ``worker.py``
+keeps what was fetched and not yet delivered, and ``messages.py`` or ``arrow_reads.py`` deliver it.
+
+A consumer uses the member in ``group/`` and never a request of its protocol. Nothing below this package imports it, but for
+``process``, which reads through its consumer.
 """

@@ -154,6 +154,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._handled = sys.exc_info()[1]
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
+    def __repr__(self) -> str:
+        used = (
+            f"of group {self._settings.coordinator.group_id!r}: not used yet"
+            if self._made is None
+            else self._made.core.described()
+        )
+        return f"<{type(self).__name__} {used}>"
+
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:

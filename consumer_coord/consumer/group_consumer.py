@@ -231,6 +231,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     async def _made(self, make: Callable[[ConsumerCoordinator, Scheduler], Parts]) -> Parts:
         return make(self._core, Scheduler(self._core, other_threads=True))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._core.described()}>"
+
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:

@@ -110,6 +110,11 @@ class Fetcher:
         self._leaderless = 0
         self._watch = cluster.watch(frozenset(), self._metadata_changed)
 
+    def __repr__(self) -> str:
+        paused = sum(state.paused for state in self._states.values())
+        closed = ", closed" if self._closed else ""
+        return f"<Fetcher of {len(self._states)} partitions, {paused} paused, from {len(self._brokers)} brokers{closed}>"
+
     # -- assignment ---------------------------------------------------------------------------------------------------
 
     def assign(self, starts: Mapping[TopicPartition, FetchStart]) -> None:

@@ -107,6 +107,16 @@ class ConsumerCoordinator:
         self._closed = False
         peers.enter()
 
+    def __repr__(self) -> str:
+        return f"<ConsumerCoordinator {self.described()}>"
+
+    def described(self) -> str:
+        """Return in a few words which member this is, and how it is; thread-safe."""
+        held = len(self.assignment.held)
+        member = f"member {self.member_id}, generation {self.generation}" if self.member_id else "not a member yet"
+        doing = ", closed" if self._closed else ", rebalancing" if self.rebalancing else ""
+        return f"of group {self.config.group_id!r}: {member}, {held} partition{'' if held == 1 else 's'}{doing}"
+
     def show_steps(self, receiver: Callable[[str, str], None] | None) -> None:
         """Call ``receiver`` with every step of the membership (``debug=cgrp``): its name, as in librdkafka, and a text."""
         self._context.log.steps = receiver

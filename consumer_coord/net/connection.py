@@ -151,6 +151,9 @@ class Connection:
         self._decoding: set[asyncio.Task[None]] = set()
         transport.listen(self)
 
+    def __repr__(self) -> str:
+        return f"<Connection to {self.address}: {'closed' if self.closed else f'{len(self._in_flight)} in flight'}>"
+
     @classmethod
     async def open(
         cls,

@@ -1,1 +1,1 @@
-"""The handlers of requests, one module per family, and the table of served requests (:mod:`.served`)."""
+"""The handlers of requests, one module per family, and the table of served requests (:mod:`.handlers`)."""
