@@ -23,6 +23,7 @@ from consumer_coord.simulation.programs.process import ForbiddenError
 from consumer_coord.simulation.programs.world import StuckError
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.testing import SimulatedWorld, simulated
+from consumer_coord.threads.background import Runtime
 from tests.support.simulation import billing
 
 BILLING = "tests.support.simulation.billing"
@@ -197,6 +198,13 @@ def test_what_is_not_possible_in_virtual_time_names_the_line(what: str) -> None:
     line = re.match(r"(\S+billing\.py):(\d+) \(in (\S+)\): ", text)
     assert line is not None, text
     assert text.split("virtual time. ")[1], "there is a remedy"
+
+
+def test_a_blocking_consumer_is_rejected_although_its_thread_runs() -> None:
+    Runtime.shared()
+    with guarded():
+        outcome = SETTINGS.play(plays(billing.FORBIDDEN["a thread"], nothing_lost), run_of())
+    assert isinstance(outcome.error, ForbiddenError)
 
 
 def test_nothing_is_rejected_outside_of_a_run() -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from consumer_coord.simulation.programs.process import ProgramProcess
 from consumer_coord.simulation.programs.where import is_program, program_modules
+from consumer_coord.threads.background import Runtime
 
 #: The former value of an attribute that a class only inherits.
 _INHERITED: Final = object()
@@ -90,6 +91,8 @@ def guarded() -> Iterator[None]:
         patches.everywhere(datetime, "datetime", _datetime())
         patches.everywhere(datetime, "date", _date())
         patches.set(threading.Thread, "start", _rejecting(threading.Thread.start, "a thread", _NO_THREAD))
+        # The thread of blocking consumers may run already, because another test used one.
+        patches.set(Runtime, "submit", _rejecting(Runtime.submit, "a thread", _NO_THREAD))
         for name in ("connect", "connect_ex", "bind"):
             patches.set(socket.socket, name, _rejecting(getattr(socket.socket, name), f"socket.{name}()", _NO_SOCKET))
         patches.everywhere(socket, "getaddrinfo", _rejecting(socket.getaddrinfo, "a look-up of a host", _NO_SOCKET))
