@@ -61,8 +61,11 @@ def test_each_broker_that_cannot_be_reached_is_reported_and_then_that_all_are_do
                 for error in errors
             }
 
-        eventually(lambda: seen() == expected, step=lambda: one.poll(0.05), shows=seen)
-        assert [error.code() for error in errors].count(KafkaError._ALL_BROKERS_DOWN) == 1
+        eventually(lambda: seen() >= expected, step=lambda: one.poll(0.05), shows=seen)
+        if kind is GroupConsumer:
+            # librdkafka may also report that one of one is down, before it has begun with the other brokers.
+            assert seen() == expected
+            assert [error.code() for error in errors].count(KafkaError._ALL_BROKERS_DOWN) == 1
 
 
 @pytest.mark.parametrize("kind", [GroupConsumer, pytest.param(Consumer, marks=needs_confluent_kafka)])
