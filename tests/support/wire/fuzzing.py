@@ -27,7 +27,9 @@ def decode_one(message: type[Struct], version: int, body: bytes) -> bool:
         decoded = decode(message, version, body)
     except MalformedMessageError:
         return False
-    assert decode(message, version, encode(decoded, version)) == decoded, (message, version, body)
+    again = decode(message, version, encode(decoded, version))
+    # A double that is not a number is not equal to itself.
+    assert again == decoded or repr(again) == repr(decoded), (message, version, body)
     return True
 
 
