@@ -72,7 +72,7 @@ class Pace:
     def __init__(self, burst: int, per_s: float) -> None:
         self._apart_s = 1 / per_s
         self._ahead_s = burst / per_s
-        #: The time at which all operations so far would end if each took 1 / ``per_s`` seconds, one after the other.
+        #: When all operations so far would be over (loop time) if each began after the last and took 1 / ``per_s`` seconds.
         self._booked_until = float("-inf")
 
     async def turn(self) -> None:

@@ -2,8 +2,8 @@
 
 A row defines a setting: its name, the check of its value, the attribute for the value, the planes that read it, and its text in
 the reference. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/ derive from the rows. The
-default is the default of the attribute in its class: ``CoordinatorConfig``, ``ClientConfig`` or ``Config``. All other settings
-belong to librdkafka, which receives them unchanged.
+default is the default of the attribute in its class: ``CoordinatorConfig`` and ``Config`` in ``config.py``, ``ClientConfig`` in
+``net/client_config.py``. All other settings belong to librdkafka, which receives them unchanged.
 """
 
 from __future__ import annotations

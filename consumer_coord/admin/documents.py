@@ -41,7 +41,7 @@ class LeftOutPartition(TypedDict):
 
 
 class ListedGroup(TypedDict):
-    """A group of any type."""
+    """A row of ``list``: a classic group, or one of the protocols for consumers, share groups and streams."""
 
     group: str
     type: str

@@ -11,7 +11,7 @@ from consumer_coord.wire.messages.quotas import QuotaComponent, QuotaEntity, Quo
 
 _IP: Final = "ip"
 _CLIENT_TYPES: Final = frozenset(("user", "client-id"))
-#: The quotas of users and clients, and of addresses -> whether a fraction is allowed.
+#: Quota -> whether its value may be a fraction; these are for users and clients, the next for addresses.
 _CLIENT_QUOTAS: Final[Mapping[str, bool]] = {
     "producer_byte_rate": False,
     "consumer_byte_rate": False,

@@ -22,13 +22,13 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 #: The value of a marker: its version, and the epoch of the coordinator.
 _MARKER = struct.Struct(">hi")
 HEADER_SIZE = _HEADER.size  # 61
-#: Number of bytes of the base offset and the length, which the length does not count.
+#: Size of base offset and length. The length counts the bytes that follow it, so a whole batch has this many more.
 LOG_OVERHEAD = 12
-#: Number of bytes of base offset, length and leader epoch, which a broker writes. The checksum does not cover these bytes.
+#: Size of base offset, length and leader epoch: a broker writes these three, so the checksum leaves them out.
 PREFIX_SIZE = 16
 _MAGIC = 2
 _CRC_FROM = 21
-#: The places of a batch's format version, and of the lower byte of its attributes.
+#: Offsets in a batch, in bytes, of the format version and of the lower byte of the attributes.
 _MAGIC_AT = 16
 _ATTRIBUTES_LOW = 22
 _CODEC_MASK = 0x07

@@ -89,7 +89,7 @@ def as_list(value: str) -> list[str]:
     return [part.strip() for part in value.split(",")] if value.strip() else []
 
 
-#: Name -> setting. In Kafka, retention.bytes has no bound. This broker has no remote storage.
+#: The topic settings of Kafka 4.4. Remote storage can only be off, and -1 as ``retention.bytes`` means the broker's default.
 TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "cleanup.policy": TopicSetting(_LIST, "delete", _is_policy, effective=True),
     "compression.gzip.level": TopicSetting(_INT, "-1", lambda value: value == "-1" or _int(1, 1, 9).is_legal(value)),

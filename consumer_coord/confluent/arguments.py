@@ -46,7 +46,7 @@ def constructor_arguments(
 
 
 def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
-    """Return the value of a boolean setting."""
+    """Return a boolean setting, or ``default`` if it is not given; raise ConfigurationError if it is not a boolean."""
     return as_boolean(name, settings[name]) if name in settings else default
 
 

@@ -343,7 +343,7 @@ class Message:
         self._headers = value
 
     def set_error(self, value: Any, /) -> None:
-        """Replace the error."""
+        """Replace the error that :meth:`error` returns; the value stays."""
         self._error = value
 
     def __len__(self) -> int:

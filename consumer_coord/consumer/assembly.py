@@ -12,9 +12,9 @@ from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.metrics_push import MetricsPush
-from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
@@ -29,7 +29,7 @@ class Parts:
     """The parts of one consumer, made on its loop."""
 
     engine: Engine
-    scheduler: Scheduler
+    engine_loop: EngineLoop
     #: This package's own Fetch, its look-ups, and what it reports to callbacks; None if librdkafka fetches the messages.
     own_plane: MessagePlane | None
     look_ups: LookUps | None
@@ -48,7 +48,7 @@ def prepared(
     deliveries: Deliveries[Any],
     auto_store: bool,
     reports_automatic: bool,
-) -> Callable[[ConsumerCoordinator, Scheduler], Parts]:
+) -> Callable[[ConsumerCoordinator, EngineLoop], Parts]:
     """Return the function that makes a consumer's parts on its loop; the arguments are those of :class:`Engine`.
 
     ``plane`` is librdkafka's if that fetches the messages, else None. Fetching stops when ``consumer`` is garbage-collected.
@@ -60,15 +60,15 @@ def prepared(
         from consumer_coord.consumer.message_plane import MessagePlane
         from consumer_coord.consumer.reports import Reports
 
-    def make(core: ConsumerCoordinator, scheduler: Scheduler) -> Parts:
+    def make(core: ConsumerCoordinator, engine_loop: EngineLoop) -> Parts:
         own, used = None, plane
         if used is None:
-            used = own = MessagePlane(core, settings, scheduler)
+            used = own = MessagePlane(core, settings, engine_loop)
             own.close_with(consumer)
         engine = Engine(
             core,
             used,
-            scheduler,
+            engine_loop,
             reset=ResetPolicy(
                 settings.auto_offset_reset,
                 settings.read_committed,
@@ -87,6 +87,6 @@ def prepared(
             own.serve(engine)
             look_ups, reports = LookUps(engine, own), Reports(settings.librdkafka, engine, librdkafka.reported.append)
         push = MetricsPush(engine) if settings.enable_metrics_push else None
-        return Parts(engine, scheduler, own, look_ups, reports, push)
+        return Parts(engine, engine_loop, own, look_ups, reports, push)
 
     return make

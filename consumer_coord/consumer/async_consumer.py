@@ -47,13 +47,13 @@ from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.record_tracker import RecordTracker
-from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.consumer.tracking import Tracking
@@ -144,10 +144,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._member: LoopMember | None = None
         self._access = TaskAccess(self)
         self._shared = SharedCalls(self._access, parsed, self._librdkafka, raise_if_all_failed)
-        self._scheduler: Scheduler | None = None
+        self._engine_loop: EngineLoop | None = None
         self._turns = TaskTurns(
             parsed.coordinator.max_poll_interval_ms,
-            lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
+            lambda: 0.0 if self._engine_loop is None else self._engine_loop.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
         #: The exception that was being handled when this consumer was created. close() ignores this exception.
@@ -189,7 +189,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             cluster = shared_clusters().acquire(settings.client)
             core = ConsumerCoordinator(settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
-            scheduler = self._scheduler = Scheduler(core)
+            engine_loop = self._engine_loop = EngineLoop(core)
             make = prepared(
                 settings,
                 self,
@@ -201,7 +201,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 auto_store=self._auto_store,
                 reports_automatic=self._on_commit is not None,
             )
-            parts = make(core, scheduler)
+            parts = make(core, engine_loop)
             self._made, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
             self._shared.look_ups = parts.look_ups
             if parts.own_plane is not None:
@@ -221,7 +221,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     @property
     def _in_callback(self) -> bool:
-        return self._scheduler is not None and self._scheduler.in_callback
+        return self._engine_loop is not None and self._engine_loop.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
         """Return a context manager that provides the engine, and excludes other tasks (except inside a callback)."""
@@ -426,9 +426,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return messages
 
     async def _deliver_events(self) -> None:
-        if self._scheduler is not None:
+        if self._engine_loop is not None:
             # The callback of a cancelled call may still run.
-            await self._scheduler.wait_idle()
+            await self._engine_loop.wait_idle()
         if self._shared.look_ups is not None:
             self._librdkafka.serve()
         assert self._made is not None
@@ -450,8 +450,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Call a callback of the settings; a coroutine function continues if the caller is cancelled."""
         returned = callback(*what)
         if inspect.isawaitable(returned):
-            assert self._scheduler is not None
-            await self._scheduler.through(_awaited(returned))
+            assert self._engine_loop is not None
+            await self._engine_loop.through(_awaited(returned))
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -711,7 +711,9 @@ class _Turn:
             engine = consumer._start()
             if consumer._in_callback:
                 if not self._in_callback:
-                    raise ConcurrentUseError("poll, consume, subscribe and close may not be called inside a rebalance callback")
+                    raise ConcurrentUseError(
+                        "this method may not be called inside a rebalance callback: call it after the callback has returned"
+                    )
                 return engine
             try:
                 await consumer._turns.take(self)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.scheduler import Scheduler
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -35,9 +35,9 @@ class _Timer:
 class AutoCommit:
     """The timer of ``enable.auto.commit``: the engine commits at the first poll after :attr:`due` became true."""
 
-    def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
+    def __init__(self, core: ConsumerCoordinator, engine_loop: EngineLoop) -> None:
         self.enabled: bool = core.config.enable_auto_commit
-        self._scheduler = scheduler
+        self._engine_loop = engine_loop
         # With an interval of 0, automatic commits happen only before revocations, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000
         self._timer = _Timer(core)
@@ -56,7 +56,7 @@ class AutoCommit:
         """Start the timer, at the first subscription or assignment."""
         if self.enabled and not self._running and self._interval_s > 0:
             self._running = True
-            self._scheduler.later(self._interval_s, self._timer.ring)
+            self._engine_loop.later(self._interval_s, self._timer.ring)
 
     def stop(self) -> None:
         """Stop the timer."""
@@ -70,7 +70,7 @@ class AutoCommit:
     def rearm(self) -> None:
         """Start the next interval."""
         self._timer.due = False
-        self._scheduler.later(self._interval_s, self._timer.ring)
+        self._engine_loop.later(self._interval_s, self._timer.ring)
 
 
 class CommitReports:

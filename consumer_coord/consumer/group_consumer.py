@@ -49,13 +49,13 @@ from consumer_coord.consumer.assembly import Parts, prepared
 from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, GRACE_S, SLICE_S, Engine
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.record_tracker import RecordTracker
-from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.tracking import BlockingTracking, Tracking
 from consumer_coord.consumer.turns import Done, T, run_blocking
@@ -228,8 +228,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
 
-    async def _made(self, make: Callable[[ConsumerCoordinator, Scheduler], Parts]) -> Parts:
-        return make(self._core, Scheduler(self._core, other_threads=True))
+    async def _made(self, make: Callable[[ConsumerCoordinator, EngineLoop], Parts]) -> Parts:
+        return make(self._core, EngineLoop(self._core, other_threads=True))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._core.described()}>"

@@ -23,10 +23,10 @@ from consumer_coord.columns.rows import Rows, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionEof, PartitionError
 from consumer_coord.consumer.data_plane import Sink
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.fetch_plane import ENDED, FetchPlane, PartitionReading
 from consumer_coord.consumer.messages import MESSAGES, eof_message, error_message
 from consumer_coord.consumer.partitions import Partition
-from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchStart
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -46,7 +46,7 @@ class MessagePlane(FetchPlane):
 
     rings = True
 
-    def __init__(self, core: ConsumerCoordinator, config: Config, scheduler: Scheduler) -> None:
+    def __init__(self, core: ConsumerCoordinator, config: Config, engine_loop: EngineLoop) -> None:
         """Fetch nothing yet. Call :meth:`serve` before the first assignment."""
         refill = weakref.WeakMethod(self._refill)
         super().__init__(
@@ -61,7 +61,7 @@ class MessagePlane(FetchPlane):
         self._table: Callable[[], Mapping[TopicPartition, Partition]] = dict
         self._loop = asyncio.get_running_loop()
         #: Called on the loop when :meth:`take` may return something new.
-        self._tell = scheduler.records_arrived
+        self._tell = engine_loop.records_arrived
         self._queue: deque[Chunk | PartitionEnded | PartitionEof] = deque()
         #: The decoder of the first chunk, and its messages that were decoded and not taken.
         self._decoder: CompletedFetch | None = None

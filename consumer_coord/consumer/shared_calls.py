@@ -152,7 +152,8 @@ class SharedCalls:
     async def assign(self, partitions: GivenRows, *, instead: bool) -> None:
         """Assign partitions manually, in addition to the assigned partitions or ``instead`` of them.
 
-        While subscribed, select which of the group's partitions to read; without ``instead``, also add others.
+        While subscribed, select which of the partitions that the group has assigned are read; without ``instead``, also add
+        partitions that the group has not assigned.
         """
         access = self._access
         access.opened()
@@ -182,7 +183,10 @@ class SharedCalls:
         await access.change(assign)
 
     async def unassign(self, partitions: GivenRows | None = None) -> None:
-        """End the manual assignment of partitions, or stop reading them; None: of all. In on_revoke, keep the group's."""
+        """End the manual assignment of ``partitions``, or of all if None; while subscribed, stop reading them.
+
+        In ``on_revoke`` and ``on_lost`` the group's partitions are about to go, so they are left alone.
+        """
         access = self._access
         engine = access.opened()
         wanted: Collection[TopicPartition] | None = None

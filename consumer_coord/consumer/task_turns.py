@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from consumer_coord.consumer.scheduler import callback_never_ends
+from consumer_coord.consumer.engine_loop import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
 #: How long a call still waits for its turn after the time limit of a callback, in seconds. If the process was frozen during the

@@ -18,7 +18,7 @@ from threading import get_ident
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, to_kafka_exception
-from consumer_coord.consumer.scheduler import callback_never_ends
+from consumer_coord.consumer.engine_loop import callback_never_ends
 from consumer_coord.errors import ClosedError, ConcurrentUseError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.runtime.blocking_call import BlockingCall
@@ -33,8 +33,8 @@ _SEND = methodcaller("send", None)
 _TURN_S = 0.001
 #: How long a poll that yielded its turn waits for the other thread to take the turn, in seconds.
 _PASS_S = 0.02
-#: How many times a call still checks for its turn after the time limit of a callback. If the process was frozen during the
-#: callback, the callback can end during these checks.
+#: How many more times a call checks for its turn after the time limit of a callback. A process that was suspended during the
+#: callback finds the limit passed when it continues; these checks give the callback the time to end.
 _GRACE_LOOKS = 1_000
 
 

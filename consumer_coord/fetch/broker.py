@@ -459,7 +459,7 @@ class BrokerFetches:
         named: Mapping[TopicPartition, Wanted],
         states: Mapping[TopicPartition, FetchState],
     ) -> None:
-        """Record that the log ends at the positions of a response without records, so that the next Fetch waits for some.
+        """Record which partitions had no records in a response, so that the next Fetch may wait at the broker for new ones.
 
         An incremental response omits a partition that was assigned again if the broker's fetch session already has its offset,
         so the end of the log remains unknown. And a broker may have no records although the log's end is further away: records

@@ -346,7 +346,11 @@ class ClusterClient:
                 )
                 code, fresh = await self._ask_for_metadata(deadline)
             if code == error_codes.REBOOTSTRAP_REQUIRED:
-                raise DisconnectedError("the bootstrap servers answered Metadata with REBOOTSTRAP_REQUIRED", code=code)
+                raise DisconnectedError(
+                    "the bootstrap servers answered Metadata with REBOOTSTRAP_REQUIRED; check that bootstrap.servers names"
+                    " brokers of the present cluster",
+                    code=code,
+                )
             if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
                 raise AuthorizationError("this principal may not describe the cluster", code=code)
             self._asking_since = None

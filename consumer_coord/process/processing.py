@@ -121,7 +121,7 @@ class ProcessSettings:
         on_failure: FailurePolicy | None = None,
         batches: Batches | None = None,
     ) -> ProcessSettings:
-        """Return the settings of :class:`ProcessOptions`; raise :class:`ValueError` for a value that is none."""
+        """Return the settings of :class:`ProcessOptions`; raise :class:`ValueError` for an invalid value."""
         for name, value, least in (
             ("concurrency", concurrency, 1),
             ("most_records", most_records, 1),

@@ -162,7 +162,7 @@ class Holding:
         self.number: int = number
         #: The offset after the last delivered record.
         self.position: int = position
-        #: (offset behind the records that came in one second, when the first of them came), for :meth:`age_s`.
+        #: For :meth:`age_s`, one entry a second: (offset after the records of that second, when the first of them arrived).
         self.arrivals: deque[tuple[int, float]] = deque()
         #: Offset -> record, in the order of offsets.
         self.unfinished: dict[int, Record] = {}

@@ -1,11 +1,11 @@
 """The formula for the wanted number of replicas; no I/O, no clock. ``docs/scaling.md`` explains it.
 
-A reading needs ``ceil(lag / lag_per_replica)`` replicas, but no more than there are partitions with lag, because a further
-replica would get none of them, and always between ``least`` and ``most``. The figure follows only what readings have needed for
-a while, as with the stabilization windows of Kubernetes' HorizontalPodAutoscaler: it rises to the least that all readings of
-the last ``up_after_s`` needed, and falls to the most that all readings of the last ``down_after_s`` needed.
+A reading of the lag needs ``ceil(lag / lag_per_replica)`` replicas, between ``least`` and ``most``, and no more than there are
+partitions with lag, because a further replica would get none of them. One reading changes nothing: as with the stabilization
+windows of Kubernetes' HorizontalPodAutoscaler, the number rises to the minimum that the readings of the last ``up_after_s``
+needed, and falls to the maximum that those of the last ``down_after_s`` needed.
 
-The figure stays, and the wait begins again, while the group rebalances, and while the lag is unknown.
+While the group rebalances, or the lag is unknown, the number stays, and afterwards both windows begin again.
 """
 
 from __future__ import annotations

@@ -392,7 +392,7 @@ class Checkers:
             raise Violation("storms", f"{client} repeated a look-up more than {MOST_REPEATS} times within a second")
 
     def on_progress(self, client: str) -> None:
-        """Do not count a request that returned records, or that a producer sent, because an application may cause many."""
+        """Take one request off the count: one that returned records, or of a producer. An application may cause many."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:

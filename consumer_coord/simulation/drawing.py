@@ -16,8 +16,8 @@ from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
 from consumer_coord.simulation.scenario import Fault, Fetching, Scenario
 
-#: Pairs of assignor lists: for most of the first members, and for other members, including those that start later or again (a
-#: rolling upgrade).
+#: Pairs of assignor lists, as in a rolling upgrade: most of the members that are there at the start have the first list; the
+#: others, and those that start or restart later, have the second.
 ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("cooperative-sticky",), ("cooperative-sticky",)),
     (("cooperative-sticky",), ("cooperative-sticky",)),

@@ -260,7 +260,7 @@ class SharesClock(OnVirtualClock):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """End the loop at once."""
+        """End the loop as SIGKILL ends a process: no task is cancelled, and no ``finally`` runs."""
 
     @abc.abstractmethod
     def dispose(self) -> None:

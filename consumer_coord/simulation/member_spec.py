@@ -65,8 +65,8 @@ class MemberSpec:
     process: str = attrs.field(default="", metadata={"later": True})
     on_failure: str = attrs.field(default="stop", metadata={"later": True})
 
-    #: How many times at most the application polls in a transaction that writes one record for each record it reads; 0 for
-    #: applications without transactions. The producer's ``transaction.timeout.ms`` is ``transaction_timeout_ms``.
+    #: The most polls in one transaction, in which the application writes one record for each record it reads; 0: the
+    #: application has no transactions. The producer's ``transaction.timeout.ms`` is ``transaction_timeout_ms``.
     transactions: int = attrs.field(default=0, metadata={"later": True})
     transaction_timeout_ms: int = attrs.field(default=10_000, metadata={"later": True})
 

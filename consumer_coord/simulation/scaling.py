@@ -171,7 +171,9 @@ def run_replay(flags: Mapping[str, Any]) -> Scaling:
     """Read the file and replay it; raise :class:`ConfigurationError` for invalid flags, or a file that cannot be read."""
     limits = limits_of(flags)
     if limits.least < 1:
-        raise ConfigurationError("--replicas must begin with 1 or more here: without members, all partitions would be unowned")
+        raise ConfigurationError(
+            "--replicas must begin with 1 or more: a replay cannot scale to zero, because nobody would read the group's lag"
+        )
     path: Path = flags["lag"]
     try:
         # Spreadsheets begin a file with a byte order mark.

@@ -42,7 +42,7 @@ class Key(NamedTuple):
 class State(enum.Enum):
     """What became of the promised records of one partition."""
 
-    #: Promised, but the query does not own the partition, and it is not known yet who reads on, or whether the topic exists.
+    #: The query does not own the partition, and does not know yet whether another member reads on or the topic is gone.
     OPEN = "open"
     #: The query owns the partition.
     HELD = "held"

@@ -191,7 +191,7 @@ class Query(Holder):
             if now() + pause_s > min(since_s + limit_s, began_s + 2 * max(limit_s, default_s)):
                 raise RetriableError(
                     f"the query of group {self._options.group!r} does not know after {limit_s:g} s which records are new:"
-                    f" {found.why}; start the query again"
+                    f" {found.why}. Remove the cause, then start the query again: it continues at its checkpoint"
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, MOST_BETWEEN_LOOKS_S)

@@ -85,7 +85,7 @@ class Source(Protocol):
         """Whether the consumer still exists."""
 
     def takes_metrics(self) -> Broker | None:
-        """Return a broker with an open connection that takes metrics; None without one."""
+        """Return a connected broker that accepts pushed metrics (KIP-714); None if no connection is open to such a broker."""
 
     def read(self) -> Sequence[Reading]:
         """Return the metrics; nothing if the consumer no longer exists."""

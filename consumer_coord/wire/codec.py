@@ -144,7 +144,10 @@ def encode_request(message: Struct, version: int, correlation_id: int, client_id
     try:
         parts = [_REQUEST_HEADER.pack(api.key, version, correlation_id, -1 if name is None else len(name)), name or b""]
     except struct.error as error:
-        raise ValueError(f"a request header has no room for version {version} and client id {client_id!r}: {error}") from error
+        raise ValueError(
+            f"cannot encode the request header: the version ({version}) or the length of client.id ({len(name or b'')} bytes)"
+            f" does not fit into 16 bits: {error}"
+        ) from error
     if api.is_flexible(version):
         parts.append(b"\0")
     _encode_into(parts, message, version)

@@ -205,10 +205,12 @@ def decode_assignment(data: bytes) -> Assignment:
 def _version(data: bytes) -> int:
     """Return the version at the start of ``data``, but at most :data:`LATEST_VERSION`."""
     if len(data) < 2:
-        raise MalformedMessageError(f"the consumer protocol's version needs 2 bytes, but the length of the data is {len(data)}")
+        raise MalformedMessageError(
+            f"a subscription or assignment begins with a version of 2 bytes, but has only {len(data)} bytes"
+        )
     version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
-        raise MalformedMessageError(f"the consumer protocol has no version {version}")
+        raise MalformedMessageError(f"a subscription or assignment has the version {version}, but versions begin with 0")
     return min(version, LATEST_VERSION)
 
 

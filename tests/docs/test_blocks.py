@@ -36,6 +36,8 @@ APART = frozenset({"start.md"})
 INSTEAD = {
     "start_http_server(9000, addr": "start_http_server(0, addr",
     "seeds=200": "seeds=5",
+    # A loop that SIGTERM ends.
+    "while not stop.is_set():": "while nothing_printed():",
     # confluent-kafka's registry in memory.
     'SchemaRegistryClient({"url": "http://localhost:8081"})': 'SchemaRegistryClient.new_client({"url": "mock://pages"})',
 }

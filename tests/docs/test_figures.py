@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+from confluent_kafka import Consumer
 
+from consumer_coord import GroupConsumer
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.setting_names import LIBRDKAFKA as LIBRDKAFKA_NAMES
 from consumer_coord.settings import SETTINGS
@@ -113,6 +115,14 @@ def test_the_page_names_each_default_that_differs_from_librdkafkas() -> None:
 def test_the_way_back_to_confluent_kafka_names_the_settings_that_librdkafka_does_not_have() -> None:
     [item] = re.findall(r"\* Remove the settings that only.*?(?=\n\*)", (DOCS / "confluent-kafka.md").read_text(), re.DOTALL)
     assert set(re.findall(r"`([\w.]+)`", item)) == SETTINGS.keys() - LIBRDKAFKA_NAMES
+
+
+def test_the_page_names_each_method_that_confluent_kafka_does_not_have() -> None:
+    page = (DOCS / "confluent-kafka.md").read_text()
+    section = page.partition("\n## Additional methods\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| \w+(?: \w+)? \|(.*)\|$", section, re.MULTILINE)))
+    ours, theirs = ({name for name in dir(kind) if not name.startswith("_")} for kind in (GroupConsumer, Consumer))
+    assert sorted(listed) == sorted(ours - theirs)
 
 
 def test_the_page_has_the_rules_and_the_number_of_faults_of_the_simulation() -> None:

@@ -65,6 +65,29 @@ def test_the_consumer_reads_and_commits_what_it_finished() -> None:
     assert again == [15]
 
 
+def test_the_way_back_to_confluent_kafka_is_as_the_readme_says() -> None:
+    """Without ``assignors=``, and with confluent-kafka's import, the first program reads every order."""
+    code = CONSUMER.replace("from assignors import LoadAssignor\n", "").replace(", assignors=[LoadAssignor()]", "")
+    code = code.replace("from consumer_coord import GroupConsumer as Consumer", "from confluent_kafka import Consumer")
+    assert "consumer_coord" not in code
+    assert "Assignor" not in code
+    seen: set[int] = set()
+
+    def note(partition: int, offset: int, value: bytes) -> None:
+        seen.add(int(value))
+        if len(seen) == 10:
+            raise EnoughError
+
+    with EmbeddedKafka(topics={"orders": 3}) as kafka:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for number in range(10):
+            producer.produce("orders", str(number), partition=number % 3)
+        assert producer.flush(90) == 0
+        with pytest.raises(EnoughError):
+            exec(code.replace("localhost:9092", kafka.bootstrap_servers), {"print": note})
+    assert seen == set(range(10))
+
+
 def test_the_consumer_ends_with_an_error_that_it_receives() -> None:
     code = CONSUMER.replace('= "earliest"', '= "error"')
     with EmbeddedKafka(topics={"orders": 1}) as kafka, pytest.raises(KafkaException, match=r"(?i)offset"):

@@ -13,8 +13,10 @@ from consumer_coord.migration.clients import guess_client
 from consumer_coord.migration.group import BrokerSettings, MigratingGroup, MigratingMember
 from consumer_coord.migration.plans import Level, Plan, Target, plan_of
 from consumer_coord.migration.progress import Progress, progress_of
+from consumer_coord.migration.text import plan_text
 from consumer_coord.net.metadata import Broker
 from consumer_coord.topic_partition import TopicPartition
+from tests.support.docs.blocks import DOCS
 
 ONE, TWO = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
 DEFAULTS = {
@@ -236,3 +238,24 @@ def test_from_confluent_kafka_to_this_library() -> None:
 def test_clients_by_their_default_ids(client_id: str, client: str | None) -> None:
     found = guess_client(client_id, "orders.eu")
     assert (None if found is None else str(found)) == client
+
+
+def test_the_page_shows_the_whole_report() -> None:
+    ours = "93783e48-4b1f-4c0e-9a57-0d2f6a1b8c3e"
+    other = "13907175-2f6d-4f0a-8c1b-5e7a90d1c264"
+    group = MigratingGroup(
+        "billing",
+        "Classic",
+        "consumer",
+        "Stable",
+        "range",
+        Broker(1, "localhost", 9092),
+        (
+            member(f"rdkafka-{ours}", 0, 1, client_id="rdkafka", host="/10.0.0.7", version=3, user_data=0),
+            member(f"eu-1-{other}", 2, 3, client_id="billing", host="/10.0.0.8", version=3, user_data=0, instance_id="eu-1"),
+        ),
+    )
+    settings = BrokerSettings({group.coordinator: DEFAULTS})
+    plan = plan_of(group, settings, Target.CONSUMER)
+    report = plan_text(group, settings, plan, progress_of(group, settings, Target.CONSUMER))
+    assert f"```\n{report}\n```" in (DOCS / "migrating.md").read_text()

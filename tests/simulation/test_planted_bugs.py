@@ -14,8 +14,8 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.partitions import Plan
-from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.group import error_steps as answers
 from consumer_coord.group.application_polls import Application
@@ -161,12 +161,12 @@ def _forget_commits_at_close(patch: Patch) -> None:
 
 def _wait_longer_than_asked(patch: Patch) -> None:
     """The wait for the group takes two seconds, even if less time is left."""
-    ring = Scheduler.ring
+    ring = EngineLoop.ring
 
-    async def patient(self: Scheduler, timeout_s: float) -> None:
+    async def patient(self: EngineLoop, timeout_s: float) -> None:
         await ring(self, max(timeout_s, 2.0))
 
-    patch.setattr(Scheduler, "ring", patient)
+    patch.setattr(EngineLoop, "ring", patient)
 
 
 def _do_not_count_waiting_as_polling(patch: Patch) -> None:

@@ -21,9 +21,9 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import engine, partitions
+from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.message_plane import MessagePlane
-from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import commits as commit_lane
@@ -316,11 +316,11 @@ def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
-    async def ring(self: Scheduler, timeout_s: float) -> None:
+    async def ring(self: EngineLoop, timeout_s: float) -> None:
         if not self._core.application.attention:
             await self._bell.wait(timeout_s)
 
-    patch.setattr(Scheduler, "ring", ring)
+    patch.setattr(EngineLoop, "ring", ring)
     patch.setattr(PollMarks, "polled", lambda self, polls: False)
 
 

@@ -131,6 +131,42 @@ def test_parallel_page(monkeypatch: pytest.MonkeyPatch) -> None:
     test()
 
 
+def test_the_invoices_of_the_exactly_once_page_survive_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = page_of("exactly-once.md", 0)
+    vars(module).update(print=lambda *values: None)
+    monkeypatch.setitem(sys.modules, "program_of_a_page", module)
+
+    async def main() -> None:
+        # A host has one of these processes, and a name that no other host has.
+        task = asyncio.current_task()
+        assert task is not None
+        await module.main(task.get_name())
+
+    @simulated(seeds=20, faults=["kill"], handled="program_of_a_page.invoice_for", topics={"invoices": 3})
+    async def test(world: SimulatedWorld) -> None:
+        await world.produce("orders", [(f"key-{number % 20}", str(number)) for number in range(100)])
+        await world.run(main)
+        await world.settled()
+        invoices = Counter(value for _, value in world.records("invoices"))
+        assert invoices == {b"invoice for %d" % number: 1 for number in range(100)}
+
+    test()
+
+
+def test_the_same_kills_make_a_copy_without_transactions_repeat_records() -> None:
+    @simulated(seeds=20, faults=["kill"], handled=f"{WRITING}.copy_of", topics={"copies": 3})
+    async def test(world: SimulatedWorld) -> None:
+        await world.produce("orders", [(f"key-{number % 20}", str(number)) for number in range(100)])
+        await world.run(writing.copy)
+        await world.settled()
+        copies = Counter(value for _, value in world.records("copies"))
+        assert copies.keys() == {b"%d" % number for number in range(100)}
+        assert set(copies.values()) == {1}, "repeated"
+
+    with pytest.raises(AssertionError, match="repeated"):
+        test()
+
+
 # -- process
 
 

@@ -54,7 +54,7 @@ def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError 
             f"data plane: {text}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
         )
     if code in _ACLS:
-        # This package's own Fetch has said so already.
+        # If this package's own Fetch reported the error, the text already has the explanation: do not add it twice.
         return AuthorizationError(f"data plane: {text if _ACLS[code] in text else f'{text}: {_ACLS[code]}'}", code=code)
     return None
 

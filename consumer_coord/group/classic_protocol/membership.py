@@ -151,7 +151,7 @@ _PAST_HOLD = (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
 _SUBSCRIBED = (Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE)
 #: Intents in which no rebalance completes.
 _ENDING = frozenset({Intent.LEAVING, Intent.CLOSING, Intent.CLOSED})
-#: Intents that the next poll ends.
+#: Intents of a member whose application has not polled in time; its next poll makes it ``SUBSCRIBED`` again.
 _UNTIL_POLL = frozenset({Intent.SILENT, Intent.ABOUT_TO_LEAVE})
 
 

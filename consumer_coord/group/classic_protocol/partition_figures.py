@@ -103,7 +103,11 @@ class Figures:
         result = await list_offsets(self._cluster, wanted, deadline, read_committed=True)
         if result.failed:
             first = next(iter(result.failed.values()))
-            self._log.info("the log offsets of %s are missing for the assignor: %s", listed(result.failed), first)
+            self._log.info(
+                "the assignor's figures of %s may be None, because the log offsets could not be looked up: %s",
+                listed(result.failed),
+                first,
+            )
         return result
 
     async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Commits:
@@ -111,11 +115,17 @@ class Figures:
         try:
             result = await self._offsets.fetched(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
-            self._log.warning("committed offsets could not be fetched for the assignor: %s", error)
+            self._log.warning(
+                "figures of the assignor may be None, because the group's committed offsets could not be fetched: %s", error
+            )
             return Commits({}, dict.fromkeys(partitions, error))
         if result.failed:
             first = next(iter(result.failed.values()))
-            self._log.warning("the commits of %s are missing for the assignor: %s", listed(result.failed), first)
+            self._log.warning(
+                "the assignor's figures of %s may be None, because the committed offsets could not be fetched: %s",
+                listed(result.failed),
+                first,
+            )
         return result
 
 

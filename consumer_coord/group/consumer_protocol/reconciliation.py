@@ -70,7 +70,7 @@ class Holdings:
 
     @property
     def unacknowledged(self) -> frozenset[TopicPartition]:
-        """Revoked partitions that are not acknowledged yet, so the broker assigns them to no other member."""
+        """Partitions that were revoked here and not yet acknowledged. Until they are, the broker assigns them to nobody."""
         return self._with.assignment.revoked
 
     def acknowledged(self, partitions: frozenset[TopicPartition]) -> None:

@@ -17,7 +17,7 @@ class State(enum.Enum):
     UNSUBSCRIBED = "unsubscribed"
     #: The member sends heartbeats with epoch 0, which request membership.
     JOINING = "joining"
-    #: In the group. The application must still revoke or add partitions.
+    #: The target assignment differs from what the application holds; it revokes and adds partitions at its next polls.
     RECONCILING = "reconciling"
     #: The application owns the partitions of its target. The next heartbeat reports this.
     ACKNOWLEDGING = "acknowledging"

@@ -79,7 +79,8 @@ def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
         useless = sorted(ours.keys() - {_METHOD, UNSECURED})
         if useless:
             logger.warning(
-                "%s have no effect: use them with %s=oidc and sasl.mechanism=OAUTHBEARER, without an oauth_cb",
+                "without effect: %s. To get tokens with them, set security.protocol to sasl_ssl or sasl_plaintext,"
+                " sasl.mechanism=OAUTHBEARER and %s=oidc, and give no oauth_cb; otherwise remove them",
                 ", ".join(useless),
                 _METHOD,
             )

@@ -32,7 +32,7 @@ Ts = TypeVarTuple("Ts")
 
 @contextlib.contextmanager
 def without_logs() -> Iterator[None]:
-    """Discard what is logged meanwhile."""
+    """Discard everything that is logged inside the block, by any logger."""
     level = logging.root.manager.disable
     logging.disable()
     try:

@@ -355,7 +355,7 @@ class SimulatedWorld:
         return None
 
     def _unread(self) -> str | None:
-        """Return what is not read yet; None if nothing is."""
+        """Return which records are not written or not committed yet, for an error text; None if all are."""
         for topic, left in self._written.items():
             if left:
                 return f"{left} records of {topic} are not written yet"

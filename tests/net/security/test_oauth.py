@@ -303,7 +303,10 @@ def test_the_applications_own_oauth_cb_goes_before(caplog: pytest.LogCaptureFixt
         raise AssertionError
 
     assert with_oauth_callback({**oidc("http://x/"), "oauth_cb": own}) == {**SASL, "oauth_cb": own}
-    assert "without an oauth_cb" in caplog.text
+    assert (
+        "sasl.mechanism=OAUTHBEARER and sasl.oauthbearer.method=oidc, and give no oauth_cb; otherwise remove them"
+        in caplog.text
+    )
 
 
 def test_settings_without_effect_are_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:

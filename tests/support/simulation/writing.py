@@ -54,15 +54,20 @@ def processing(make_policy: Callable[[], FailurePolicy]) -> Callable[[], Any]:
     return program
 
 
+def copy_of(message: Any) -> Any:
+    """Return the value of the copy of an order."""
+    return message.value()
+
+
 async def copy() -> None:
-    """Copy orders to another topic with AIOProducer, and commit after the brokers have them."""
+    """Copy orders one by one to another topic with AIOProducer, and commit after the brokers have them."""
     stop, producer = stop_event(), AIOProducer(SERVERS)
     async with AsyncGroupConsumer(MANUAL) as consumer:
         await consumer.subscribe(["orders"])
         while not stop.is_set():
             messages = await consumer.consume(20, timeout=1.0)
-            futures = [await producer.produce("copies", message.value(), message.key()) for message in messages]
-            await asyncio.gather(*futures)
+            for message in messages:
+                await (await producer.produce("copies", copy_of(message), message.key()))
             if messages:
                 await consumer.commit()
     await producer.close()

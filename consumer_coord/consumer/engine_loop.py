@@ -49,7 +49,7 @@ def _end(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-class Scheduler:
+class EngineLoop:
     """The loop, its clock and its tasks, as the engine uses them; created and used on the loop."""
 
     def __init__(self, core: ConsumerCoordinator, *, other_threads: bool = False) -> None:
