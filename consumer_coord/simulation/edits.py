@@ -1,9 +1,9 @@
 """Edits of any response, made at the tables of the messages (``wire/schema.py``), so that they work for every request.
 
 A broker with such a fault does what it was asked, and then says something else: rows are missing, doubled, in another order, or
-of somebody else; numbers are -1; a row has an error and its data; leader epochs are unknown; metadata are old or empty; the
-response belongs to another request. The client must keep to its rule that only a row is an answer: it asks again with back-off,
-and skips nothing, doubles nothing, and forgets no position.
+of somebody else; numbers are -1; a row has an error and its data; leader epochs are unknown; versions are odd. Four more edits
+need the connection or the request, and are in ``wrong_answers.py``. The client must keep to its rule that only a row is an
+answer: it asks again with back-off, and skips nothing, doubles nothing, and forgets no position.
 """
 
 from __future__ import annotations

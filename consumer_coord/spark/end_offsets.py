@@ -1,4 +1,7 @@
-"""Look up the end offsets of a query's partitions, and the ids of its topics, on the query's loop."""
+"""Look up where the logs of a query's partitions end, and the ids of its topics, on the query's loop.
+
+``planner.py`` decides where a batch ends.
+"""
 
 from __future__ import annotations
 

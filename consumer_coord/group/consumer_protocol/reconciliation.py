@@ -1,7 +1,7 @@
 """The target of one member of the consumer protocol, and the owned partitions in its heartbeats.
 
 :class:`Holdings` translates between the topic ids of responses and the names of
-:class:`~consumer_coord.group.assignment.AssignmentState`.
+:class:`~consumer_coord.group.assignment.AssignmentState`, which tells the application what to revoke and what to add.
 """
 
 from __future__ import annotations
