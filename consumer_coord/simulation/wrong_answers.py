@@ -99,6 +99,8 @@ class WrongApis:
 
     async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
         """Serve one request frame, as :class:`~consumer_coord.broker.kafka_apis.KafkaApis`."""
+        if not self._active:
+            return await self._apis.handle(frame, client)
         header = decode_request_header(frame)
         wrong = [one for one in self._active if header.api_key in one.api_keys]
         for one in wrong:
