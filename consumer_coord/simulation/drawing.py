@@ -5,7 +5,7 @@ Each purpose has a separate random generator, so removing a fault does not chang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -234,6 +234,18 @@ _NOT_PROCESSED = frozenset({"recreate", "cut", "trip", "absent", "truncate"})
 _MOST_PROCESSING = 6
 
 
+#: Applications that only poll and commit: what is drawn for them is what they do with the records.
+_STEADY: Mapping[str, Any] = {
+    "commit": "sync",
+    "reset": "earliest",
+    "unruly": 0,
+    "eof": False,
+    "columns": False,
+    "bounded": 0,
+    "commits_too": False,
+}
+
+
 def with_process(scenario: Scenario, order: str = "any") -> Scenario:
     """Return the same simulation run with members that call ``process`` with an ``order``; with ``any`` the seed decides."""
     random = Random(f"{scenario.seed}-process")
@@ -244,13 +256,7 @@ def with_process(scenario: Scenario, order: str = "any") -> Scenario:
             process=order,
             on_failure=random.choice(("letters", "letters", "skip", "stop")),
             batch=random.choice((5, 10, 50)),
-            commit="sync",
-            reset="earliest",
-            unruly=0,
-            eof=False,
-            columns=False,
-            bounded=0,
-            commits_too=False,
+            **_STEADY,
             poll_timeout_ms=0,
         )
         for spec in scenario.members[:_MOST_PROCESSING]
@@ -284,13 +290,7 @@ def with_transactions(scenario: Scenario) -> Scenario:
             transaction_timeout_ms=timeout_ms,
             batch=random.choice((3, 10, 30)),
             poll_every_ms=random.choice((100, 300, 800)),
-            commit="sync",
-            reset="earliest",
-            unruly=0,
-            eof=False,
-            columns=False,
-            bounded=0,
-            commits_too=False,
+            **_STEADY,
             waits_for_all=False,
             poll_timeout_ms=random.choice((0, 300, 1_000)),
         )
