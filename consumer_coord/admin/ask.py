@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from consumer_coord.errors import (
@@ -11,6 +11,7 @@ from consumer_coord.errors import (
     BrokerError,
     CoordinatorError,
     CoordinatorNotAvailableError,
+    IncompleteResponseError,
     RetriableError,
 )
 from consumer_coord.lag.log_offsets import PATIENCE_MS
@@ -50,6 +51,17 @@ async def patiently(
     return found
 
 
+async def all_brokers(cluster: ClusterClient, deadline: Deadline) -> Sequence[Broker]:
+    """Return the brokers of new metadata, by id; raise :class:`RetriableError` if no response names any until ``deadline``."""
+    async for attempt in retrying(cluster.backoff, deadline, what="Metadata"):
+        with attempt:
+            brokers = (await cluster.refresh(deadline)).brokers
+            if not brokers:
+                raise IncompleteResponseError("the response to Metadata names no broker")
+            return [brokers[broker_id] for broker_id in sorted(brokers)]
+    raise AssertionError("unreachable: the retry loop returns or raises")
+
+
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
     """Find the broker that coordinates a group; raise :class:`RetriableError` if the group has no coordinator at present."""
     answer = await cluster.request_any(group_requests.find_coordinator(group_id), deadline)
@@ -79,13 +91,30 @@ async def ask_coordinator(
 
 
 def row_of(
-    cluster: ClusterClient, request: str, sender: Broker, group_id: str, rows: Iterable[T], name: Callable[[T], str]
+    cluster: ClusterClient,
+    request: str,
+    sender: Broker,
+    group_id: str,
+    rows: Iterable[T],
+    name: Callable[[T], str],
+    senseless: Callable[[T], str | None] = lambda _: None,
 ) -> T:
-    """Return the only row about a group; raise :class:`IncompleteResponseError`, which is retriable, without such a row."""
-    matched = cluster.answers.match(request, sender.address, [group_id], ((name(row), row) for row in rows))
+    """Return the only row about a group; raise :class:`IncompleteResponseError`, which is retriable, without such a row.
+
+    ``senseless`` returns why the values of a row have no meaning, or None.
+    """
+    named = ((name(row), row) for row in rows)
+    matched = cluster.answers.match(request, sender.address, [group_id], named, lambda _, row: senseless(row))
     if matched.unanswered:
         raise matched.unanswered[group_id]
     return matched.rows[group_id]
+
+
+def senseless_epoch(group: Any) -> str | None:
+    """Return why the epochs of a described group have no meaning, or None; the epochs of an existing group begin with 0."""
+    if group.error_code != codes.NONE or min(group.group_epoch, group.assignment_epoch) >= 0:
+        return None
+    return f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
 
 
 def check(code: int, group_id: str, request: str) -> None:

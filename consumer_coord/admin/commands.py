@@ -332,7 +332,8 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
         refused = _why_not_reset(arguments, group_id, found, resets)
         share = isinstance(found, GroupDescription) and found.type == SHARE
         if refused is None:
-            committed = await commits_of(cluster, group_id, deadline, share=share)
+            given = frozenset() if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
+            committed = await commits_of(cluster, group_id, deadline, partitions=given, share=share)
             if arguments.all_topics and arguments.from_file is None and not committed:
                 refused = BrokerError(
                     f"consumer group '{group_id}' has no committed offsets that this principal may describe; give"
@@ -345,7 +346,7 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
             outcome = outcome or refusal
             continue
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
-        scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
+        scope = frozenset(committed) if arguments.all_topics else given
         plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline, share=share)
         notes += plan.warnings
         plans[group_id] = plan.offsets
@@ -496,6 +497,9 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     if len(groups) != 1 or not arguments.topic:
         raise ConfigurationError("delete-offsets takes one group, and one or more --topic flags")
     found = (await describe_groups(cluster, groups, deadline))[groups[0]]
+    if isinstance(found, RetriableError):
+        # The offsets of a share group are deleted by another request.
+        raise found
     partitions = await partitions_of(cluster, arguments.topic, deadline)
     outcome: Mapping[TopicPartition, CoordinatorError | None]
     if isinstance(found, GroupDescription) and found.type == SHARE:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from consumer_coord.admin.ask import ask_coordinator, check, patiently, refused, row_of
+from consumer_coord.admin.ask import all_brokers, ask_coordinator, check, patiently, refused, row_of, senseless_epoch
 from consumer_coord.errors import (
     BrokerError,
     CoordinatorError,
@@ -170,9 +170,10 @@ async def list_groups(
     ``states`` and ``types`` (in upper or lower case) restrict the list, also if an old broker ignores these filters. Raise the
     error of a broker only if no broker has listed its groups.
     """
-    await cluster.refresh(deadline)
     answers = await patiently(
-        cluster.metadata.brokers.values(), lambda broker, limit: _list_on(cluster, broker, limit, states, types), deadline
+        await all_brokers(cluster, deadline),
+        lambda broker, limit: _list_on(cluster, broker, limit, states, types),
+        deadline,
     )
     unlisted = {broker: answer for broker, answer in answers.items() if isinstance(answer, CoordinatorError)}
     if len(unlisted) == len(answers):
@@ -259,15 +260,18 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
             name: str = name,
             describe: Callable[[Any, Broker], GroupDescription] = describe,
         ) -> GroupDescription:
-            row = row_of(cluster, name, coordinator, group_id, answer.groups, lambda group: group.group_id)
+            senseless = (lambda _: None) if describe is _read_classic_group else senseless_epoch
+            row = row_of(cluster, name, coordinator, group_id, answer.groups, lambda group: group.group_id, senseless)
             check(row.error_code, group_id, name)
             return describe(row, coordinator)
 
         try:
             return await ask_coordinator(cluster, group_id, request, deadline, read)
         except UnsupportedVersionError:
-            # The broker does not support the request. (Brokers 3.8 and 3.9 advertise the request but refuse it.)
-            pass
+            # The broker does not support this type of groups. (Brokers 3.8 and 3.9 advertise the request but refuse it.) Every
+            # broker knows classic groups, so without that answer nothing is known.
+            if describe is _read_classic_group:
+                raise
         except BrokerError as error:
             if error.code != codes.GROUP_ID_NOT_FOUND:
                 raise
@@ -283,11 +287,16 @@ def _read_group(group: Any, coordinator: Broker, *, kind: str) -> GroupDescripti
         group.group_state,
         group.assignor_name or "",
         coordinator,
-        tuple(_member(member, kind) for member in group.members),
+        _once(_member(member, kind) for member in group.members),
         group.group_epoch,
         group.assignment_epoch,
         _topics_of(group.topology) if kind == STREAMS and group.topology is not None else {},
     )
+
+
+def _once(members: Iterable[MemberDescription]) -> tuple[MemberDescription, ...]:
+    """Return each member once, even if a response repeats it."""
+    return tuple({member.member_id: member for member in members}.values())
 
 
 def _topics_of(topology: StreamsGroupDescribeTopology) -> dict[str, tuple[str, ...]]:
@@ -337,7 +346,7 @@ def _read_classic_group(group: DescribedGroup, coordinator: Broker) -> GroupDesc
         group.group_state,
         group.protocol_data,
         coordinator,
-        tuple(_classic_member(member, group.protocol_type) for member in group.members),
+        _once(_classic_member(member, group.protocol_type) for member in group.members),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from consumer_coord.admin.ask import ask_coordinator, check, refused, row_of
 from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopicError
-from consumer_coord.lag.log_offsets import not_allowed, topics_metadata
+from consumer_coord.lag.log_offsets import not_allowed, told_topics, topics_metadata
 from consumer_coord.lag.partition_lag import Commits, ShareStart
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
@@ -319,7 +319,7 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
     describe a topic.
     """
     wanted = sorted(set(topics))
-    metadata = await topics_metadata(cluster, wanted, deadline)
+    metadata = await told_topics(cluster, wanted, deadline)
     counts = metadata.partitions(wanted)
     missing = [topic for topic in wanted if topic not in counts]
     hidden = [topic for topic in missing if metadata.errors.get(topic) == codes.TOPIC_AUTHORIZATION_FAILED]

@@ -38,8 +38,8 @@ class GroupReport:
 
     @property
     def lag(self) -> int:
-        """The sum of the known lags of the group's partitions."""
-        return sum(row.lag.records or 0 for row in self.rows)
+        """The sum of the known lags of the group's partitions; each counts once, even if two members claim to read it."""
+        return sum({row.partition: row.lag.records or 0 for row in self.rows}.values())
 
     @property
     def lag_seconds(self) -> float | None:

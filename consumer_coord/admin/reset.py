@@ -13,7 +13,7 @@ import attrs
 
 from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.lag.log_offsets import topics_metadata
+from consumer_coord.lag.log_offsets import told_topics
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.log_text import printable
 from consumer_coord.net.cluster import ClusterClient
@@ -74,7 +74,7 @@ async def plan_reset(
     scope = frozenset(reset.offsets) if reset.rule is Rule.FILE else partitions
     if not scope:
         return Plan({}, ())
-    metadata = await topics_metadata(cluster, {partition.topic for partition in scope}, deadline)
+    metadata = await told_topics(cluster, {partition.topic for partition in scope}, deadline)
     require_known(
         scope,
         (TopicPartition(name, number) for name, topic in metadata.topics.items() for number in range(topic.partition_count)),

@@ -89,6 +89,9 @@ class LeaderLookUp(ABC, Generic[V]):
 
 
 def _no_leader(metadata: Metadata, partition: TopicPartition) -> CoordinatorError:
+    topic = metadata.topics.get(partition.topic)
+    if topic is not None and 0 <= partition.partition < topic.partition_count:
+        return RetriableError(f"{partition} currently has no leader", code=codes.LEADER_NOT_AVAILABLE)
     code = metadata.errors.get(partition.topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
     if not codes.is_retriable(code):
         return fatal(code, group_id="", request=f"Metadata of {partition}")

@@ -62,7 +62,7 @@ async def _run(arguments: argparse.Namespace) -> ExitCode:
     config = parse(client_settings(arguments), needs_group=False).client
     cluster = cluster_client(config, unreachable_timeout_ms=_UNREACHABLE_MS)
     try:
-        return await (_watch if arguments.watch else _check)(cluster, arguments)
+        return await (_watch if arguments.watch else check)(cluster, arguments)
     finally:
         await cluster.close()
 
@@ -73,7 +73,7 @@ async def _look(cluster: ClusterClient, arguments: argparse.Namespace) -> tuple[
     return group, await read_settings(cluster, group, deadline)
 
 
-async def _check(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
+async def check(cluster: ClusterClient, arguments: argparse.Namespace) -> ExitCode:
     """Print the plan. FAILED: something prevents the move; INCOMPLETE: the settings of a broker are unknown."""
     group, settings = await _look(cluster, arguments)
     plan, progress = plan_of(group, settings, arguments.to), progress_of(group, settings, arguments.to)

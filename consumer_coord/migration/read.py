@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from consumer_coord.admin.ask import ask_coordinator, check, patiently, refused, row_of
+from consumer_coord.admin.ask import all_brokers, ask_coordinator, check, patiently, refused, row_of, senseless_epoch
 from consumer_coord.admin.groups import CLASSIC, CONSUMER, SHARE, STREAMS, describe_group, wrong_type
 from consumer_coord.errors import (
     AuthorizationError,
@@ -80,14 +80,19 @@ async def _read_consumer_group(cluster: ClusterClient, group_id: str, deadline: 
     name = "ConsumerGroupDescribe"
 
     def read(answer: ConsumerGroupDescribeResponse, coordinator: Broker) -> MigratingGroup:
-        row = row_of(cluster, name, coordinator, group_id, answer.groups, lambda group: group.group_id)
+        row = row_of(cluster, name, coordinator, group_id, answer.groups, lambda group: group.group_id, senseless_epoch)
         check(row.error_code, group_id, name)
-        members = tuple(map(_modern_member, row.members))
+        members = _once(map(_modern_member, row.members))
         return MigratingGroup(
             group_id, CONSUMER, PROTOCOL_TYPE, row.group_state, row.assignor_name, coordinator, members, row.group_epoch
         )
 
     return await ask_coordinator(cluster, group_id, ConsumerGroupDescribeRequest(group_ids=[group_id]), deadline, read)
+
+
+def _once(members: Iterable[MigratingMember]) -> tuple[MigratingMember, ...]:
+    """Return each member once, even if a response repeats it."""
+    return tuple({member.member_id: member for member in members}.values())
 
 
 def _modern_member(member: ConsumerGroupDescribeMember) -> MigratingMember:
@@ -117,7 +122,7 @@ async def _read_classic_group(cluster: ClusterClient, group_id: str, deadline: D
         check(row.error_code, group_id, name)
         if row.group_state == "Dead" and not row.members:
             raise refused(codes.GROUP_ID_NOT_FOUND, group_id, name)
-        members = tuple(_classic_member(member, row.protocol_type) for member in row.members)
+        members = _once(_classic_member(member, row.protocol_type) for member in row.members)
         return MigratingGroup(
             group_id,
             CLASSIC,
@@ -170,8 +175,7 @@ def _assignment(data: bytes) -> dict[str, Any]:
 
 async def read_settings(cluster: ClusterClient, group: MigratingGroup, deadline: Deadline) -> BrokerSettings:
     """Return the settings of all brokers, because any of them may become the group's coordinator, and of the group."""
-    await cluster.refresh(deadline)
-    brokers = list(cluster.metadata.brokers.values())
+    brokers = await all_brokers(cluster, deadline)
     asked = await patiently(brokers, lambda broker, limit: _settings_of(cluster, broker, group, limit), deadline)
     found = {broker: one[0] if isinstance(one, tuple) else one for broker, one in asked.items()}
     of_group: dict[str, str] = {}

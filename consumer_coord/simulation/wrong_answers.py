@@ -258,10 +258,14 @@ def edited(api_key: int, edit: str, value: int) -> WrongAnswer:
     return WrongAnswer((api_key,), lambda _, version, response: change(response, version, value), spares, edits=True)
 
 
+#: The names of all edits.
+_NAMES: Final = tuple(dict.fromkeys((*EDITS, "of-another-request", *_ONLY)))
+
+
+def edits_of(api_key: int) -> tuple[str, ...]:
+    """Return the names of the edits of the response to one kind of request."""
+    return tuple(edit for edit in _NAMES if api_key in _ONLY.get(edit, (api_key,)))
+
+
 #: Each request of a consumer with each edit of its response, as (API key, name of the edit).
-EDITED: Final = tuple(
-    (api_key, edit)
-    for edit in dict.fromkeys((*EDITS, "of-another-request", *_ONLY))
-    for api_key in OF_CONSUMERS
-    if api_key in _ONLY.get(edit, OF_CONSUMERS)
-)
+EDITED: Final = tuple((api_key, edit) for edit in _NAMES for api_key in OF_CONSUMERS if edit in edits_of(api_key))

@@ -12,6 +12,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.handlers import HandlerRules
+from consumer_coord.simulation.network import Server
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.virtual_kafka import VirtualKafka
 
@@ -19,11 +20,20 @@ from consumer_coord.simulation.virtual_kafka import VirtualKafka
 class SmallCluster:
     """Simulated brokers on the running loop, which must be a virtual one."""
 
-    def __init__(self, *, brokers: int = 1, topics: Mapping[str, int] | None = None, rules: HandlerRules | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        topics: Mapping[str, int] | None = None,
+        rules: HandlerRules | None = None,
+        serve: Callable[[Server], Server] = lambda apis: apis,
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, virtual.VirtualTimeLoop)
         self.loop = loop
-        self.kafka = VirtualKafka(loop, 1, config=BrokerConfig(), brokers=brokers, topics=topics or {}, handlers=rules)
+        self.kafka = VirtualKafka(
+            loop, 1, config=BrokerConfig(), brokers=brokers, topics=topics or {}, handlers=rules, serve=serve
+        )
         self.network = self.kafka.network
         self.cluster = self.kafka.cluster
         self.cluster.start()
