@@ -6,6 +6,7 @@
 # make oldest-spark                tests of the Spark source with the oldest PySpark that is supported
 # make browser-test                the page of consumer-coord watch in a headless Chromium, which must be installed
 # make demo ARGS=--web             the demo, and a page that shows its group live
+# make bench ROWS="commits idle"   some of the benchmarks, which continue after an interruption; ARGS=--again measures anew
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
 # make demo KAFKA=host:port        the demo on your own Kafka
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
@@ -86,7 +87,7 @@ soak: env
 	@$(IN_ENV) -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 bench: env
-	@$(IN_ENV) -m benchmarks $(ARGS)
+	@$(IN_ENV) -m benchmarks $(ROWS) $(ARGS)
 
 # A warning is an error; docs/_build/html/index.html is the first page.
 docs: env

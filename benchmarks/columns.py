@@ -29,6 +29,7 @@ import attrs
 from confluent_kafka import Consumer, Producer
 
 from benchmarks.first_message import tls_broker
+from benchmarks.results import Results, add_options, from_options
 from benchmarks.table import markdown, median, number
 from consumer_coord import GroupConsumer
 from consumer_coord.testing.real_kafka import RealKafka
@@ -252,22 +253,25 @@ def _settings(plain: str, tls: Mapping[str, str], row: Row) -> dict[str, Any]:
     }
 
 
-def _compared(kafka: RealKafka, tls: Mapping[str, str], wanted: Sequence[str], records: int, rounds: int) -> str:
+def _compared(
+    kafka: RealKafka, tls: Mapping[str, str], wanted: Sequence[str], records: int, rounds: int, results: Results
+) -> str:
     table = []
     for name in wanted:
         row = ROWS[name]
         count = row.records(records)
         topic = fill(kafka, row, count)
-        found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
-        for _, case in itertools.product(range(rounds), CASES):
+
+        def once(case: str, row: Row = row, topic: str = topic, count: int = count) -> Mapping[str, float]:
             settings = _settings(kafka.bootstrap_servers, tls, row)
-            found[case].append(tuple(_in_a_process("--one", case, settings, topic, count)))
-        cpu = {case: median([one for _, one in runs]) for case, runs in found.items()}
-        ns = {case: f"{1e9 / rate:.0f}" for case, rate in cpu.items()}
-        ratios = [cpu["consume_arrow"] / cpu[case] for case in CASES[1:]]
-        rate = number(median([one for one, _ in found["consume_arrow"]]))
-        table.append([name, rate, *ns.values(), *(f"{ratio:.1f}" for ratio in ratios)])
-        print(*table[-1], sep=" | ", file=sys.stderr, flush=True)
+            rate, cpu_rate = _in_a_process("--one", case, settings, topic, count)
+            return {"per_s": rate, "cpu_ns": 1e9 / cpu_rate}
+
+        results.complete("columns", name, CASES, rounds, once)
+        ns = {case: results.figure("columns", name, case, "cpu_ns").median for case in CASES}
+        ratios = [ns[case] / ns["consume_arrow"] for case in CASES[1:]]
+        rate = number(results.figure("columns", name, "consume_arrow", "per_s").median)
+        table.append([name, rate, *(f"{one:.0f}" for one in ns.values()), *(f"{ratio:.1f}" for ratio in ratios)])
     head = ["topic", "records/s", *(f"{case}, ns" for case in CASES), *(f"/ {case}" for case in CASES[1:])]
     return markdown(head, table)
 
@@ -292,6 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", action="store_true", help="divide the time of consume_arrow, and compare nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--one-split", help=argparse.SUPPRESS)
+    add_options(parser, "columns")
     options = parser.parse_args(arguments)
     if options.one:
         print(json.dumps(read(*json.loads(options.one))))
@@ -299,8 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(split(*json.loads(options.one_split))))
     else:
         with tempfile.TemporaryDirectory() as directory, tls_broker(Path(directory)) as (kafka, tls):
-            measure = _divided if options.split else _compared
-            print(measure(kafka, tls, options.rows, options.records, options.rounds))
+            asked = kafka, tls, options.rows, options.records, options.rounds
+            print(_divided(*asked) if options.split else _compared(*asked, from_options(options)))
 
 
 if __name__ == "__main__":

@@ -15,19 +15,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import cluster
+from benchmarks.results import add_options, from_options
 from benchmarks.table import markdown, median, number
 from consumer_coord import GroupConsumer
 from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
 
 KINDS: dict[str, Any] = {"confluent-kafka": Consumer, "ours": GroupConsumer}
 _DEADLINE_S = 60.0
+_FIGURES = ("per_s", "reported_per_s", "cpu_us")
 
 
 @attrs.frozen
@@ -124,10 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.commits", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=20_000)
+    add_options(parser, "commits")
     chosen = parser.parse_args(arguments)
     cases = {"asynchronous": chosen.records, "synchronous": max(1, chosen.records // 20), "stored": chosen.records}
-    found: dict[str, list[Measured]] = {}
-    reported_ms: dict[str, list[float]] = {}
+    results = from_options(chosen)
     with cluster.broker() as kafka:
         topic = unique_name("records")
         kafka.create_topic(topic, 4)
@@ -136,25 +138,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
             producer.produce(topic, b"x" * 100, partition=record % 4)
             producer.poll(0)
         assert producer.flush(_DEADLINE_S) == 0
-        for _ in range(chosen.rounds):
-            for case, records in cases.items():
-                for name, kind in KINDS.items():
-                    measured = measure(kafka, kind, topic, records, case)
-                    found.setdefault(f"{name}, {case}", []).append(measured)
-            for name, kind in KINDS.items():
-                reported_ms.setdefault(name, []).append(measure_report(kafka, kind, topic, 20))
+        for case, records in cases.items():
+
+            def once(name: str, case: str = case, records: int = records) -> Mapping[str, float]:
+                return attrs.asdict(measure(kafka, KINDS[name], topic, records, case))
+
+            results.complete("commits", case, list(KINDS), chosen.rounds, once)
+
+        def reported(name: str) -> Mapping[str, float]:
+            return {"ms": measure_report(kafka, KINDS[name], topic, 20)}
+
+        results.complete("commits", "report", list(KINDS), chosen.rounds, reported)
     rows = [
-        [
-            name,
-            number(median([one.per_s for one in all_of])),
-            number(median([one.reported_per_s for one in all_of])),
-            number(median([one.cpu_us for one in all_of])),
-        ]
-        for name, all_of in found.items()
+        [f"{name}, {case}", *(number(results.figure("commits", case, name, one).median) for one in _FIGURES)]
+        for case in cases
+        for name in KINDS
     ]
     print(markdown(["client", "messages/s", "and reported", "CPU us a message"], rows))
     print()
-    print(markdown(["client", "reported after, ms"], [[name, number(median(all_of))] for name, all_of in reported_ms.items()]))
+    lines = [[name, number(results.figure("commits", "report", name, "ms").median)] for name in KINDS]
+    print(markdown(["client", "reported after, ms"], lines))
 
 
 if __name__ == "__main__":

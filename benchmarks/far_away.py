@@ -15,12 +15,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Producer
 
 from benchmarks.first_message import CLIENTS, Reader, commit_all, table
+from benchmarks.results import add_options, from_options
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 
@@ -65,24 +66,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--delay-ms", type=int, default=200)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    add_options(parser, "far_away")
     options = parser.parse_args(arguments)
     if options.child:
         case, client = options.child
         print(json.dumps(measure(client, case, options.delay_ms)))
         return
-    results: dict[str, dict[str, list[float]]] = {}
+    results = from_options(options)
     for case in options.only:
-        trips = results[case] = {client: [] for client in CLIENTS}
-        for turn in range(options.rounds):
-            for client in CLIENTS if turn % 2 == 0 else CLIENTS[::-1]:
-                child = [sys.executable, "-m", "benchmarks.far_away", "--delay-ms", str(options.delay_ms)]
-                answer = subprocess.run(
-                    [*child, "--child", case, client], capture_output=True, text=True, check=True, timeout=300
-                ).stdout
-                trips[client].append(float(json.loads(answer)))
-                print(case, client, answer.strip(), file=sys.stderr, flush=True)
+
+        def once(client: str, case: str = case) -> Mapping[str, float]:
+            child = [sys.executable, "-m", "benchmarks.far_away", "--delay-ms", str(options.delay_ms), "--child", case, client]
+            answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=300).stdout
+            return {"trips": float(json.loads(answer))}
+
+        results.complete("far away", case, CLIENTS, options.rounds, once)
     print(f"\nround trips of {options.delay_ms} ms, medians of {options.rounds} (least-most):\n", flush=True)
-    print(table(results, "trips"), flush=True)
+    print(table(results, "far away", options.only, "trips"), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ import pyarrow as pa
 from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
-from benchmarks.table import markdown, median, number
+from benchmarks.results import Results, add_options, from_options, spread
+from benchmarks.table import markdown, number
 from consumer_coord.testing.real_kafka import Listener, RealKafka
 from tests.support.secured import Authority
 from tests.support.waiting import eventually
@@ -42,6 +43,7 @@ from tests.support.waiting import eventually
 CLIENTS = ("confluent-kafka", "ours", "ours-columns")
 CASES = ("process", "start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
 GOAL = 0.8
+ROW = "first message"
 PARTITIONS = 4
 _DEADLINE_S = 60.0
 #: The whole program of a process that reads one message, and prints the seconds since the start of the process.
@@ -291,21 +293,16 @@ def fill(kafka: RealKafka, count: int) -> list[str]:
     return topics
 
 
-def table(results: Mapping[str, Mapping[str, Sequence[float]]], unit: str) -> str:
+def table(results: Results, row: str, cases: Sequence[str], unit: str) -> str:
     """Return each client's median with the spread, and the medians of our ratios to the peer in each round."""
     ours = [client for client in CLIENTS if client != "confluent-kafka"]
-    rows = []
-    for case, runs in results.items():
-        row = [case]
-        for client in CLIENTS:
-            row.append(f"{number(median(runs[client]))} ({number(min(runs[client]))}-{number(max(runs[client]))})")
-        for client in ours:
-            pairs = zip(runs[client], runs["confluent-kafka"], strict=True)
-            row.append(number(median([one / other for one, other in pairs])))
-        rows.append([*row, str(GOAL)])
-    return markdown(
-        ["case", *(f"{client}, {unit}" for client in CLIENTS), *(f"{client}, of the peer's" for client in ours), "goal"], rows
-    )
+    lines = []
+    for case in cases:
+        figures = [spread(results.figure(row, case, client, unit)) for client in CLIENTS]
+        ratios = [results.ratio(row, case, client, "confluent-kafka", unit).median for client in ours]
+        lines.append([case, *figures, *map(number, ratios), str(GOAL)])
+    head = ["case", *(f"{client}, {unit}" for client in CLIENTS), *(f"{client}, of the peer's" for client in ours), "goal"]
+    return markdown(head, lines)
 
 
 def _command(measure: str, client: str, place: Place) -> list[str]:
@@ -328,6 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    add_options(parser, "first_message")
     options = parser.parse_args(arguments)
     if options.child:
         case, client, place = options.child
@@ -336,19 +334,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as directory, tls_broker(Path(directory)) as (kafka, tls):
         many = any("100" in case for case in options.only)
         topics = fill(kafka, 100 if many else 1)
-        results: dict[str, dict[str, list[float]]] = {case: {client: [] for client in CLIENTS} for case in options.only}
-        for turn in range(options.rounds):
-            for case in options.only:
-                place = Place(
-                    kafka.bootstrap_servers,
-                    topics if "100" in case else topics[:1],
-                    tls if case.endswith("-tls") else {"bootstrap.servers": kafka.bootstrap_servers},
-                )
-                measure = "start" if case.startswith("start") else case
-                for client in CLIENTS if turn % 2 == 0 else CLIENTS[::-1]:
-                    results[case][client].append(run(measure, client, place))
-                    print(case, client, results[case][client][-1], file=sys.stderr, flush=True)
-        print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results, 's')}", flush=True)
+        results = from_options(options)
+        for case in options.only:
+            place = Place(
+                kafka.bootstrap_servers,
+                topics if "100" in case else topics[:1],
+                tls if case.endswith("-tls") else {"bootstrap.servers": kafka.bootstrap_servers},
+            )
+            measure = "start" if case.startswith("start") else case
+
+            def once(client: str, measure: str = measure, place: Place = place) -> Mapping[str, float]:
+                return {"s": run(measure, client, place)}
+
+            results.complete(ROW, case, CLIENTS, options.rounds, once)
+        print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results, ROW, options.only, 's')}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The goals of reading, next to confluent-kafka in the same run, as one table.
 
-``python -m benchmarks.goals [--rounds 7] [--only "consume, 100 bytes" ...] [--results artifacts/goals.jsonl] [--table]``
+``python -m benchmarks.goals [--rounds 7] [--only "consume, 100 bytes" ...] [--again] [--table]``
 
 The clients run in turns, each in a process of its own, and the figures of each run are added to the file of results at once. A
 run that was interrupted continues where the file ends; ``--table`` prints the table of what the file has. A value is the median
@@ -33,7 +33,7 @@ from confluent_kafka import Producer
 
 from benchmarks import cluster, first_message, idle
 from benchmarks.fleet import CONFLUENT, OURS
-from benchmarks.results import Results
+from benchmarks.results import Results, add_options, from_options
 from benchmarks.table import markdown, median, number
 from consumer_coord.testing.real_kafka import RealKafka
 
@@ -396,11 +396,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.goals", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=[row.name for row in ROWS])
-    parser.add_argument("--results", type=Path, default=Path("artifacts/goals.jsonl"))
+    add_options(parser, "goals")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args(arguments)
     rows = [row for row in ROWS if options.only is None or row.name in options.only]
-    results = Results(options.results)
+    results = from_options(options)
     if not options.table:
         run(rows, results, options.rounds)
     print(f"Python {platform.python_version()}, confluent-kafka {confluent_kafka.__version__}, {os.cpu_count()} cores\n")

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,13 +29,15 @@ from benchmarks.fleet import (
     Watch,
     start_fleet,
 )
-from benchmarks.table import markdown, median, number
+from benchmarks.results import add_options, from_options
+from benchmarks.table import markdown, number
 from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 240
 DATA_PLANE = Variant("data plane alone", "manual")
 VARIANTS = (OURS, OURS_COLUMNS, OURS_NEW, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
 HEAD = ("client", "memory, MB", "sockets", "threads", "threads of the client", "CPU s", "of it our loop, s", "group requests/s")
+FIGURES = ("rss_mb", "sockets", "threads", "our_threads", "cpu_s", "ours_s", "requests_per_s")
 _groups = itertools.count(1)
 
 
@@ -74,17 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", help="names of clients, as in the table")
+    parser.add_argument("--few", action="store_true", help="only this library and librdkafka, cooperative")
+    add_options(parser, "idle")
     options = parser.parse_args(arguments)
-    variants = [one for one in VARIANTS if options.only is None or one.name in options.only]
-    results: dict[str, list[Mapping[str, float]]] = {variant.name: [] for variant in variants}
+    only = [OURS.name, OURS_COLUMNS.name, CONFLUENT.name] if options.few else options.only
+    variants = [one for one in VARIANTS if only is None or one.name in only]
+    results, case = from_options(options), f"{options.members} members, {options.seconds:g} s"
     with cluster.broker() as kafka:
         topic = kafka.new_topic(PARTITIONS)
-        for _ in range(options.rounds):
-            for variant in variants:
-                found = measure(variant, kafka, topic, options.members, options.seconds)
-                results[variant.name].append(found)
-                print(variant.name, json.dumps(found), file=sys.stderr, flush=True)
-    rows = [[name, *(number(median([one[key] for one in found])) for key in found[0])] for name, found in results.items()]
+
+        def once(name: str) -> Mapping[str, float]:
+            [variant] = [one for one in variants if one.name == name]
+            return measure(variant, kafka, topic, options.members, options.seconds)
+
+        results.complete("idle", case, [one.name for one in variants], options.rounds, once)
+    rows = [[one.name, *(number(results.figure("idle", case, one.name, key).median) for key in FIGURES)] for one in variants]
     print(f"\n{options.members} idle members in one process, {options.seconds:g} s, medians of {options.rounds}:\n")
     print(markdown(HEAD, rows), flush=True)
 

@@ -1,7 +1,7 @@
 """Records in parallel: ``process`` and other libraries, next to a bare loop of as many tasks, threads or processes.
 
 ``python -m benchmarks.parallel [--rounds 5] [--seconds 5] [--only asyncio threads processes] [--concurrency 1 10 100 1000]
-[--peers pool ...] [--results artifacts/parallel.jsonl] [--table]``; with ``--cases [CASE ...]``, the cases of
+[--peers pool ...] [--again] [--table]``; with ``--cases [CASE ...]``, the cases of
 :mod:`benchmarks.parallel_cases`; with ``--memory [600]``, the memory of a long process.
 
 Handlers sleep 5 ms (asyncio, threads) or compute 1 ms (processes). The bare loop calls the same handlers without a Kafka: it is
@@ -30,14 +30,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from confluent_kafka import Producer
 
 from benchmarks import cluster, parallel_cases, parallel_memory
 from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import PEERS, ROOT, command
-from benchmarks.results import Results
+from benchmarks.results import Results, add_options, from_options
 from benchmarks.table import markdown, median, number
 from consumer_coord.testing.jars import UnavailableError
 from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
@@ -158,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=CONCURRENCY, default=list(CONCURRENCY))
     parser.add_argument("--concurrency", nargs="+", type=int)
     parser.add_argument("--peers", nargs="*", choices=[one for one in PEERS if one not in (BARE, OURS)])
-    parser.add_argument("--results", type=Path, default=Path("artifacts/parallel.jsonl"))
+    add_options(parser, "parallel")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--cases", nargs="*", metavar="CASE", help="what is lost, repeated and stuck in hard cases")
     parser.add_argument("--memory", nargs="?", type=float, const=600.0, metavar="SECONDS", help="memory of a long process")
@@ -167,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.memory is not None:
         parallel_memory.run(options.memory)
         return
-    results = Results(options.results)
+    results = from_options(options)
     if options.cases is not None:
         parallel_cases.run(options.cases, [OURS, *peers], results, measures=not options.table)
         return

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 
 from benchmarks import cluster
-from benchmarks.fleet import CONFIG, VARIANTS, Fleet, Variant, Watch, start_fleet
-from benchmarks.table import markdown, median, number
+from benchmarks.fleet import CONFIG, CONFLUENT, OURS, VARIANTS, Fleet, Variant, Watch, start_fleet
+from benchmarks.results import Results, add_options, from_options
+from benchmarks.table import markdown, number
 from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 240
@@ -100,28 +100,30 @@ def measure(
             one.kill()
 
 
-def compare(variants: Sequence[Variant], members: int, rounds: int, *, across: bool, death: bool) -> dict[str, list[Run]]:
-    """Return the rounds of all clients. The clients run in turns."""
-    results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
+def where(members: int, *, across: bool) -> str:
+    """Return the case of a group: its size, and whether each member has a process of its own."""
+    return f"{members} members, {'one process per member' if across else 'one process'}"
+
+
+def compare(variants: Sequence[Variant], members: int, rounds: int, results: Results, *, across: bool, death: bool) -> None:
+    """Measure what is missing of all clients."""
+    named, case = {variant.name: variant for variant in variants}, where(members, across=across)
     with cluster.broker(properties=NEW_PROTOCOL) as kafka:
         topic = kafka.new_topic(PARTITIONS)
-        for variant in variants[:1]:
-            measure(variant, kafka, topic, 2, across=False, death=False)  # warms the broker up
-        for round_ in range(rounds):
-            for variant in variants:
-                try:
-                    phase = (round_ + 0.5) / rounds
-                    run = measure(variant, kafka, topic, members, across=across, death=death, phase=phase)
-                except TimeoutError as error:
-                    print(f"{variant.name}: {error}", file=sys.stderr, flush=True)
-                    continue
-                results[variant.name].append(run)
-                told = {"client": variant.name, "members": members, **attrs.asdict(run)}
-                print(json.dumps(told), file=sys.stderr, flush=True)
-    return results
+        measure(variants[0], kafka, topic, 2, across=False, death=False)  # warms the broker up
+
+        def once(name: str) -> Mapping[str, float]:
+            phase = (len(results.rounds("rebalances", case, name)) + 0.5) / rounds
+            try:
+                return attrs.asdict(measure(named[name], kafka, topic, members, across=across, death=death, phase=phase))
+            except TimeoutError as error:
+                print(f"{name}: {error}", file=sys.stderr, flush=True)
+                return dict.fromkeys(MEASURES, float("nan"))
+
+        results.complete("rebalances", case, list(named), rounds, once)
 
 
-def table(results: dict[str, list[Run]], floor_s: float | None = None) -> str:
+def table(results: Results, case: str, names: Sequence[str], floor_s: float | None = None) -> str:
     """Return a table of medians. A row without figures means that the group never became stable.
 
     The table also has the join as a multiple of the first row's join.
@@ -129,10 +131,7 @@ def table(results: dict[str, list[Run]], floor_s: float | None = None) -> str:
     ``floor_s``: the shortest possible time of a join or a leave, if every process learns of it from a heartbeat response.
     """
     rows = []
-    medians = {
-        name: {measure_: median([getattr(run, measure_) for run in runs]) for measure_ in MEASURES}
-        for name, runs in results.items()
-    }
+    medians = {name: {one: results.figure("rebalances", case, name, one).median for one in MEASURES} for name in names}
     first = next(iter(medians.values()))
     for name, row in medians.items():
         rows.append([name, *(number(row[measure_]) for measure_ in MEASURES), number(row["join"] / first["join"])])
@@ -150,14 +149,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--across", action="store_true", help="one process per member")
     parser.add_argument("--no-death", action="store_true", help="leave out the silent death, which takes a session timeout")
     parser.add_argument("--only", nargs="+", help="names of clients, as in the table")
+    parser.add_argument("--few", action="store_true", help="only this library and librdkafka, cooperative")
+    add_options(parser, "rebalances")
     options = parser.parse_args(arguments)
-    variants = [one for one in VARIANTS if options.only is None or one.name in options.only]
+    only = [OURS.name, CONFLUENT.name] if options.few else options.only
+    variants = [one for one in VARIANTS if only is None or one.name in only]
+    results = from_options(options)
     for members in options.members:
-        found = compare(variants, members, options.rounds, across=options.across, death=not options.no_death)
-        where = "one process per member" if options.across else "one process"
+        compare(variants, members, options.rounds, results, across=options.across, death=not options.no_death)
+        case = where(members, across=options.across)
         # The rounds join at different moments of the interval, and the mean of these moments is the middle of the interval.
         floor_s = CONFIG["heartbeat.interval.ms"] / 2000 if options.across else None
-        print(f"\n{members} members, {where}, medians of {options.rounds}:\n\n{table(found, floor_s)}", flush=True)
+        found = table(results, case, [one.name for one in variants], floor_s)
+        print(f"\n{case}, medians of {options.rounds}:\n\n{found}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import attrs
 from confluent_kafka import Producer
 
 from benchmarks import cluster
-from benchmarks.table import markdown, median, number
+from benchmarks.results import Results, add_options, from_options, spread
+from benchmarks.table import markdown, number
 from consumer_coord.testing.real_kafka import RealKafka
 
 PARTITIONS = 8
@@ -286,37 +287,32 @@ def fill(kafka: RealKafka, records: int, size: int) -> str:
     return topic
 
 
-def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Sequence[str]) -> dict[str, list[Run]]:
-    """Return the runs of all cases. The cases run in turns."""
+def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Sequence[str], results: Results) -> None:
+    """Measure what is missing of all cases."""
     topic = fill(kafka, records, size)
-    results: dict[str, list[Run]] = {case: [] for case in cases}
-    for turn in range(rounds):
-        # The order changes in each round, because a client's figure depends on which client reads first.
-        for case in cases if turn % 2 == 0 else list(reversed(cases)):
-            wanted = records // 10 if case in SLOW else records
-            child = [sys.executable, "-m", "benchmarks.throughput", "--child", case, kafka.bootstrap_servers]
-            child += [f"throughput-{size}-{next(_groups)}", topic, str(wanted)]
-            answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=300).stdout
-            results[case].append(Run(**json.loads(answer)))
-    return results
+
+    def once(case: str) -> Mapping[str, float]:
+        wanted = records // 10 if case in SLOW else records
+        child = [sys.executable, "-m", "benchmarks.throughput", "--child", case, kafka.bootstrap_servers]
+        child += [f"throughput-{size}-{next(_groups)}", topic, str(wanted)]
+        answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=300).stdout
+        found: Mapping[str, float] = json.loads(answer)
+        return found
+
+    results.complete("throughput", f"{size} bytes", cases, rounds, once)
 
 
-def _with_spread(ratios: Sequence[float]) -> str:
-    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
-def table(results: Mapping[str, Sequence[Run]]) -> str:
+def table(results: Results, size: int, cases: Sequence[str]) -> str:
     """Return the medians, and for the goals the median of the ratios of all rounds, with the lowest and the highest ratio."""
-    rows = []
-    for case, runs in results.items():
+    place, rows = ("throughput", f"{size} bytes"), []
+    for case in cases:
         ratio, cpu, goal = "", "", ""
-        if case in GOALS and GOALS[case][0] in results:
+        if case in GOALS and GOALS[case][0] in cases:
             peer, least = GOALS[case]
-            pairs = list(zip(runs, results[peer], strict=True))
-            ratio = _with_spread([one.per_s / other.per_s for one, other in pairs])
-            cpu = _with_spread([one.cpu_s_per_million / other.cpu_s_per_million for one, other in pairs])
+            ratio = spread(results.ratio(*place, case, peer, "per_s"))
+            cpu = spread(results.ratio(*place, case, peer, "cpu_s_per_million"))
             goal = f"{least}"
-        per_s, cpu_s = median([run.per_s for run in runs]), median([run.cpu_s_per_million for run in runs])
+        per_s, cpu_s = (results.figure(*place, case, name).median for name in ("per_s", "cpu_s_per_million"))
         rows.append([case, f"{per_s:,.0f}", number(cpu_s), ratio, goal, cpu])
     return markdown(["case", "messages/s", "CPU s per million", "speed, of the peer's", "goal", "CPU, of the peer's"], rows)
 
@@ -328,16 +324,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=CASES)
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
+    add_options(parser, "throughput")
     options = parser.parse_args(arguments)
     if options.child:
         case, bootstrap_servers, group, topic, records = options.child
         print(json.dumps(attrs.asdict(read(case, bootstrap_servers, group, topic, int(records)))))
         return
+    results, cases = from_options(options), options.only or CASES
     with cluster.broker() as kafka:
         for size in SIZES:
             records = options.records if size == SIZES[0] else options.records // 4
-            found = compare(kafka, size, records, options.rounds, options.only or CASES)
-            print(f"\n{size} bytes, {records:,} records, medians of {options.rounds}:\n\n{table(found)}", flush=True)
+            compare(kafka, size, records, options.rounds, cases, results)
+            print(
+                f"\n{size} bytes, {records:,} records, medians of {options.rounds}:\n\n{table(results, size, cases)}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

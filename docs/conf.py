@@ -14,7 +14,10 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
+from sphinx.util import logging  # noqa: E402
+
 import consumer_coord  # noqa: E402 - of this tree
+from benchmarks import published  # noqa: E402
 from tools.reference import PARTS  # noqa: E402
 
 project = "consumer-coord"
@@ -166,8 +169,15 @@ def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: obj
     return None if signature is None else (re.sub(r"\bNOTHING\b", "...", signature), returns)
 
 
+def compare_figures(app: Sphinx) -> None:
+    """Warn, which fails the build, if the figures of a page are not those of the benchmarks' files of results."""
+    for problem in published.outdated():
+        logging.getLogger(__name__).warning(problem)
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
+    app.connect("builder-inited", compare_figures)
     app.connect("source-read", fill_in)
     if "sphinx.ext.autodoc" in app.extensions:
         app.connect("autodoc-process-signature", without_nothing)

@@ -1,12 +1,10 @@
-"""The programs that ``benchmarks.parallel`` compares, and its file of results."""
+"""The programs that ``benchmarks.parallel`` compares."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from confluent_kafka import Producer, TopicPartition
 from benchmarks.parallel import measure
 from benchmarks.parallel_peers.calls import Task
 from benchmarks.parallel_peers.programs import PEERS, ROOT, command
-from benchmarks.results import Results
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.testing.processes import end, spawn
 from tests.support.consumer.embedded import GROUP, consumer
@@ -69,23 +66,3 @@ def test_a_program_that_is_stopped_has_committed_what_it_logged(
     with consumer(kafka) as reader:
         rows = reader.committed([TopicPartition("orders", number) for number in range(PARTITIONS)])
     assert sum(row.offset for row in rows) == RECORDS
-
-
-def test_an_interrupted_run_continues_where_its_file_ends(tmp_path: Path) -> None:
-    file, asked = tmp_path / "results.jsonl", list[str]()
-
-    def once(client: str) -> Mapping[str, float]:
-        if len(asked) == 3:
-            raise subprocess.TimeoutExpired(client, 1)
-        asked.append(client)
-        return {"rate": float(len(asked))}
-
-    with pytest.raises(subprocess.TimeoutExpired):
-        Results(file).complete("threads", "10", ["bare", "ours"], 2, once)
-    assert asked == ["ours", "bare", "bare"], "the clients take turns, and their order changes"
-    asked.clear()
-    again = Results(file)
-    again.complete("threads", "10", ["bare", "ours"], 2, once)
-    assert asked == ["ours"]
-    assert [len(Results(file).rounds("threads", "10", one)) for one in ("bare", "ours")] == [2, 2]
-    assert [json.loads(line)["client"] for line in file.read_text().splitlines()] == ["ours", "bare", "bare", "ours"]

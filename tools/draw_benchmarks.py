@@ -36,7 +36,7 @@ class Chart:
 
 def charts(text: str) -> Iterator[tuple[str, Chart]]:
     """Yield the charts of a page: name and content."""
-    for image in re.finditer(r"!\[[^\]]*\]\(img/benchmarks-([\w-]+)\.svg\)\n\n((?:\|.*\n)+)", text):
+    for image in re.finditer(r"!\[[^\]]*\]\(img/benchmarks-([\w-]+)\.svg\)\n\n<!-- measured: [^>]* -->\n((?:\|.*\n)+)", text):
         title, left_out = CHARTS[image[1]]
         head, _, *body = ([cell.strip() for cell in line.strip("|\n ").split("|")] for line in image[2].splitlines())
         shown = [column for column in range(1, len(head)) if head[column] not in left_out]

@@ -15,12 +15,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 from confluent_kafka import Producer
 
 from benchmarks import cluster
+from benchmarks.results import MEASURED, Results
 from benchmarks.spark import executors, handover
 from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import markdown, median, number
@@ -124,7 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--partitions", type=int, nargs="+", default=[4, 64], help="of the trickle")
     parser.add_argument("--sockets", choices=("unix", "tcp"), nargs="+", default=["unix", "tcp"], help="of the trickle")
     parser.add_argument("--plain-start", action="store_true", help="Spark's Python processes import PySpark from its archive")
+    parser.add_argument(
+        "--results", type=Path, default=MEASURED / "spark.jsonl", help="the file of the results of drain and ranges"
+    )
     given = parser.parse_args(arguments)
+    results = Results(given.results)
     os.environ["BENCH_PLAIN_START"] = "1" if given.plain_start else "0"
     parts = given.only or PARTS
     if "members" in parts:
@@ -134,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with cluster.broker() as kafka:
         topics = _filled(kafka, given, parts)
         if "drain" in parts:
-            _drain(kafka, given, topics)
+            _drain(kafka, given, topics, results)
         if "ranges" in parts:
-            _ranges(kafka, given, topics)
+            _ranges(kafka, given, topics, results)
         if "cold" in parts:
             _cold(kafka, given, next(iter(topics.values())))
         if "trickle" in parts:
@@ -157,20 +163,25 @@ def _filled(kafka: RealKafka, given: argparse.Namespace, parts: Sequence[str]) -
     return {name: fill(kafka, given.records // TOPICS[name].share, TOPICS[name]) for name in wanted}
 
 
-def _drain(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str]) -> None:
-    at = kafka.bootstrap_servers
-    print_drains(
-        {
-            name: child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options), "local[2]")
-            for name, topic in topics.items()
-        }
-    )
+def _drain(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str], results: Results) -> None:
+    at, found = kafka.bootstrap_servers, {}
+    for name, topic in topics.items():
+        found[name] = child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options), "local[2]")
+        for source, runs in found[name].items():
+            rates = [
+                {"batches_per_s": one["rows"] / one["add_batch_s"], "query_per_s": one["rows"] / one["wall_s"]} for one in runs
+            ]
+            results.replace("drain", name, source, rates)
+    print_drains(found)
 
 
-def _ranges(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str]) -> None:
+def _ranges(kafka: RealKafka, given: argparse.Namespace, topics: Mapping[str, str], results: Results) -> None:
     name, topic = next(iter(topics.items()))
     options = json.dumps(TOPICS[name].options)
-    print_ranges(name, child(kafka.bootstrap_servers, "ranges", topic, str(given.rounds), options))
+    found = child(kafka.bootstrap_servers, "ranges", topic, str(given.rounds), options)
+    for source, seconds in found["seconds"].items():
+        results.replace("ranges", name, source, [{"per_s": found["rows"] / one} for one in seconds])
+    print_ranges(name, found)
 
 
 def _cold(kafka: RealKafka, given: argparse.Namespace, topic: str) -> None:

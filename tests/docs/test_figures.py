@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+import pytest
 from confluent_kafka import Consumer
 
+from benchmarks import published
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.setting_names import LIBRDKAFKA as LIBRDKAFKA_NAMES
@@ -136,13 +138,20 @@ def test_the_page_has_the_rules_and_the_number_of_faults_of_the_simulation() -> 
     assert int(scenarios) < len(kept) < int(scenarios) + 100
 
 
-def test_the_readme_says_which_calls_are_slower_in_the_words_of_the_benchmarks() -> None:
-    table = (DOCS / "benchmarks.md").read_text().partition("## Slower than the peer")[2]
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    for case, sentence in {
-        "synchronous commit after each message": r"a synchronous commit after each message runs at ([\d.]+ to [\d.]+) times",
-        "asynchronous commit after each message, until it is accepted": r"an asynchronous one at ([\d.]+ to [\d.]+)",
-        "`store_offsets(message)` after each message": r"`store_offsets\(message\)` after each message at ([\d.]*\d)",
-    }.items():
-        [ratio] = re.findall(rf"^\| {re.escape(case)} \| ([\d.]+(?: to [\d.]+)?) times", table, re.MULTILINE)
-        assert re.findall(sentence, readme) == [ratio]
+def test_the_figures_of_readme_and_pages_are_those_of_the_benchmarks_files_of_results() -> None:
+    assert published.outdated() == []
+
+
+def test_a_figure_that_was_changed_by_hand_is_set_to_the_measured_one() -> None:
+    book = published.Book(ROOT / "benchmarks" / "measured")
+    for file in ("README.md", published.PAGE):
+        text = (ROOT / file).read_text()
+        changed = text.replace("2.62", "9.99").replace("0.17", "0.01")
+        assert changed != text
+        assert published.renewed(file, changed, book) == text
+
+
+def test_a_sentence_without_its_figure_is_an_error_that_says_what_to_do() -> None:
+    text = (ROOT / "README.md").read_text().replace("librdkafka: 1.58 s", "librdkafka is slower")
+    with pytest.raises(published.OutdatedTextError, match="reworded the sentence, change its pattern"):
+        published.renewed("README.md", text, published.Book(ROOT / "benchmarks" / "measured"))
