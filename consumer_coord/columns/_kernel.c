@@ -26,6 +26,10 @@
 #define CRC_AVAILABLE __builtin_cpu_supports("sse4.2")
 #define crc_of_8_bytes(crc, value) ((uint32_t)_mm_crc32_u64(crc, value))
 #define crc_of_byte _mm_crc32_u8
+#include <immintrin.h>
+#define FOLDING_TARGET __attribute__((target("sse4.2,avx512f,vpclmulqdq")))
+#define FOLDING_AVAILABLE \
+    (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
 #elif defined(__aarch64__) && !defined(__AARCH64EB__) && defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #define CRC_TARGET
@@ -155,6 +159,8 @@ INLINE bool take_varint64(struct reader *in, int64_t *value)
 #define LANE 256 /* bytes of each of the three lanes that the processor computes in parallel; with 512, it does not read ahead in time,
                   * and takes three times as long */
 
+#define CRC_POLYNOMIAL 0x82f63b78 /* its lowest bit is the highest power of x */
+
 static uint32_t crc_table[8][256];
 static uint32_t crc_behind_lane[4][256]; /* the effect of LANE zero bytes on each byte of a checksum */
 
@@ -205,12 +211,61 @@ CRC_TARGET static uint32_t crc_by_processor(uint32_t crc, const uint8_t *at, siz
 }
 #endif
 
+#if defined(FOLDING_TARGET)
+#define FOLDED 256 /* bytes of the four registers of 64 bytes */
+
+/* Polynomials modulo the CRC's: what moves the two halves of a block of 16 bytes by 256 and by 64 bytes, and the first three
+ * blocks of 64 bytes to the last one. */
+static uint64_t fold_by_256[2], fold_by_64[2], fold_to_last[8];
+static bool crc_by_folding_available;
+
+/* Fill the factors of a block's halves that move the block by `bits`. A product without carries has a factor x too much. */
+static void fill_factors(uint64_t factors[2], unsigned bits)
+{
+    for (int half = 0; half < 2; half++) {
+        uint32_t power = (uint32_t)1 << 31; /* the polynomial 1: the bit of the highest value has the lowest power of x */
+        for (unsigned i = 1; i < bits + (half == 0 ? 64 : 0); i++)
+            power = power >> 1 ^ (power & 1 ? CRC_POLYNOMIAL : 0);
+        factors[half] = (uint64_t)power << 32;
+    }
+}
+
+FOLDING_TARGET INLINE __m512i folded(__m512i block, __m512i factors, __m512i more)
+{
+    const __m512i first = _mm512_clmulepi64_epi128(block, factors, 0x00);
+    const __m512i second = _mm512_clmulepi64_epi128(block, factors, 0x11);
+    return _mm512_xor_si512(_mm512_xor_si512(first, second), more);
+}
+
+/* Like crc_by_processor(), four times as fast, for at least FOLDED bytes. */
+FOLDING_TARGET static uint32_t crc_by_folding(uint32_t crc, const uint8_t *at, size_t size)
+{
+    __m512i by = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)fold_by_256));
+    __m512i one = _mm512_loadu_si512(at), two = _mm512_loadu_si512(at + 64);
+    __m512i three = _mm512_loadu_si512(at + 128), four = _mm512_loadu_si512(at + 192);
+    one = _mm512_xor_si512(one, _mm512_inserti32x4(_mm512_setzero_si512(), _mm_cvtsi32_si128((int)crc), 0));
+    for (size -= FOLDED, at += FOLDED; size >= FOLDED; size -= FOLDED, at += FOLDED) {
+        one = folded(one, by, _mm512_loadu_si512(at));
+        two = folded(two, by, _mm512_loadu_si512(at + 64));
+        three = folded(three, by, _mm512_loadu_si512(at + 128));
+        four = folded(four, by, _mm512_loadu_si512(at + 192));
+    }
+    by = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)fold_by_64));
+    four = folded(folded(folded(one, by, two), by, three), by, four);
+    uint64_t moved[8], last[8];
+    _mm512_storeu_si512(moved, folded(four, _mm512_loadu_si512(fold_to_last), _mm512_setzero_si512()));
+    _mm512_storeu_si512(last, four);
+    const uint64_t low = moved[0] ^ moved[2] ^ moved[4] ^ last[6], high = moved[1] ^ moved[3] ^ moved[5] ^ last[7];
+    return crc_by_processor(crc_of_8_bytes(crc_of_8_bytes(0, low), high), at, size);
+}
+#endif
+
 static void prepare_crc(void)
 {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
         for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+            crc = crc >> 1 ^ (crc & 1 ? CRC_POLYNOMIAL : 0);
         crc_table[0][byte] = crc;
     }
     for (int further = 1; further < 8; further++)
@@ -231,10 +286,21 @@ static void prepare_crc(void)
 #if defined(CRC_TARGET)
     crc_in_hardware = CRC_AVAILABLE;
 #endif
+#if defined(FOLDING_TARGET)
+    crc_by_folding_available = FOLDING_AVAILABLE;
+    fill_factors(fold_by_256, 8 * FOLDED);
+    fill_factors(fold_by_64, 8 * 64);
+    for (unsigned block = 0; block < 3; block++) /* the last block is not moved, so its factors remain 0 */
+        fill_factors(fold_to_last + 2 * block, 128 * (3 - block));
+#endif
 }
 
 static uint32_t crc32c(const uint8_t *at, size_t size)
 {
+#if defined(FOLDING_TARGET)
+    if (crc_by_folding_available && size >= FOLDED)
+        return ~crc_by_folding(~(uint32_t)0, at, size);
+#endif
 #if defined(CRC_TARGET)
     if (crc_in_hardware)
         return ~crc_by_processor(~(uint32_t)0, at, size);

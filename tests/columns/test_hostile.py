@@ -159,6 +159,15 @@ def test_crcs_are_checked_unless_the_caller_says_no() -> None:
     assert Columns().append(unchecked).records == 1
 
 
+def test_crcs_of_batches_of_every_size_are_computed() -> None:
+    for size in (*range(0, 700, 13), *range(4_000, 4_600, 37), 1_000_003):
+        data = batch([Rec(0, b"k", bytes(index % 251 for index in range(size)))])
+        assert Columns().append(CompletedFetch(data, topic="orders", partition=3, offset=0)).records == 1
+        damaged = data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
+        with pytest.raises(UnreadableRecordError, match="CRC-32C"):
+            Columns().append(CompletedFetch(damaged, topic="orders", partition=3, offset=0))
+
+
 def test_a_batch_that_unpacks_to_exactly_the_limit_is_read() -> None:
     size = len(record(Rec(0, b"k", b"v" * 100_000)))
     data = batch([Rec(0, b"k", b"v" * 100_000)], codec="gzip")
