@@ -3,8 +3,8 @@
 ``group_consumer.py`` and ``async_consumer.py`` are the faces, and ``shared_calls.py`` has the calls of both. Begin with
 ``partitions.py``, the states of a partition as a table, and ``reducer.py``, which compares that table with the group's
 assignment; ``engine.py`` does what the reducer asks for, and looks up where partitions start (``start_offsets.py``).
-Records come from a ``DataPlane`` (``data_plane.py``): ``fetch_plane.py`` over ``fetch/``, or ``librdkafka/``; ``worker.py``
-keeps what was fetched and not yet delivered, and ``messages.py`` or ``arrow_reads.py`` deliver it.
+``reading/`` keeps what ``fetch/`` has fetched and the application has not received, as messages or, with ``arrow_reads.py``, as
+columns; ``worker.py`` does so for ``librdkafka/``.
 
 A consumer uses the member in ``group/`` and never a request of its protocol. Nothing below this package imports it, but for
 ``process``, which reads through its consumer.

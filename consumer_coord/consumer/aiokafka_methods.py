@@ -18,6 +18,7 @@ from consumer_coord.confluent.types import Message
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.refusals import message_failure
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
@@ -101,7 +102,6 @@ class AiokafkaMethods(AsyncArrowCalls):
         ends = now() + timeout_s
         while True:
             async with self._used(in_callback=False) as engine:
-                self._read_messages()
                 engine.core.application.polls += 1
                 self._asked()
                 if await _gather_of(engine, wanted, max(0.0, ends - now())):
@@ -178,6 +178,8 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready
+    if not isinstance(engine.worker, Worker):
+        return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S), only=wanted)
     if any((message.topic(), message.partition()) in wanted for message in ready):
         # This call returns at once, unless the lease has expired.
         return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))

@@ -15,10 +15,8 @@ MAX_RECORDS: Final = 1_000_000
 MAX_BYTES: Final = 64 << 20
 
 MIXED_AFTER_MESSAGES: Final = (
-    "this consumer reads messages: poll, consume or iteration was used before. Use a second consumer for consume_arrow"
-)
-MIXED_AFTER_COLUMNS: Final = (
-    "this consumer reads columns: consume_arrow was called before. Use a second consumer for poll, consume and iteration"
+    "librdkafka has fetched messages for this consumer (librdkafka.enable): use a second consumer for consume_arrow, or remove"
+    " this setting, with which messages and columns cannot be mixed"
 )
 
 

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
 from consumer_coord.confluent.rows import GivenRows, seconds
-from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
 from consumer_coord.consumer.turns import Turns
-from consumer_coord.consumer.worker import Worker
-from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
+from consumer_coord.errors import CallbackError, ConcurrentUseError
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
+    from consumer_coord.consumer.reading.chunks import Cursor
+    from consumer_coord.consumer.reading.reader import Reader
     from consumer_coord.consumer.shared_calls import SharedCalls
+    from consumer_coord.consumer.worker import Worker
     from consumer_coord.group.application_polls import Application
-
-
-class ReadsColumns:
-    """Takes the worker's place in a consumer that reads columns: every call for messages raises an error."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
+    from consumer_coord.topic_partition import TopicPartition
 
 
 class _NoNews(NamedTuple):
@@ -39,8 +34,13 @@ class _NoNews(NamedTuple):
     news: object
 
 
-#: A batch of columns, the records that it delivers, the worker's queue without these records, and the worker.
-_Prepared: TypeAlias = "tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]"
+class _Prepared(NamedTuple):
+    """A batch of columns, the records that it delivers, and the reader, with its cursors after the delivery."""
+
+    batch: ArrowColumns
+    delivered: tuple[Any, ...]
+    reader: Reader
+    cursors: dict[TopicPartition, Cursor]
 
 
 class ArrowCalls(Turns):
@@ -52,11 +52,9 @@ class ArrowCalls(Turns):
     #: The owner of librdkafka's handle.
     _librdkafka: Any
     _deliveries: Deliveries[int]
-    _worker: Any
+    _worker: Worker | Reader
     #: The state of consume_arrow; None before its first call.
     _arrow: ArrowReads | None = None
-    #: True after a call of poll or consume had to wait for messages.
-    _reads_messages = False
     _application: Application
     _request: Request | None = None
     _then: list[Callable[[], Coroutine[Any, Any, None]]]
@@ -79,9 +77,10 @@ class ArrowCalls(Turns):
         DuckDB import the result without a copy. With automatic commits, the records count as finished when this thread requests
         the next records.
 
-        A consumer reads either messages or columns: after a call of one kind, calls of the other kind raise
-        ``IllegalStateError``. Raise :class:`~consumer_coord.columns.UnreadableRecordError` for damaged records, after the
-        records before them were delivered. To skip damaged records, seek.
+        Calls for messages and for columns may be mixed: they share the positions, and each record is delivered once. (With
+        librdkafka, ``IllegalStateError`` is raised if it has fetched messages.) Raise
+        :class:`~consumer_coord.columns.UnreadableRecordError` for damaged records, after the records before them were
+        delivered. To skip damaged records, seek.
         """
         me, mine = get_ident(), False
         try:
@@ -100,12 +99,12 @@ class ArrowCalls(Turns):
                 timeout_s = self._wait_for_chunks(self._arrow, timeout_s)
                 if timeout_s <= 0 and self._nothing_new(self._arrow):
                     return request.empty
-            batch, delivered, rest, worker = self._next_batch(request, timeout_s)
+            batch, delivered, reader, cursors = self._next_batch(request, timeout_s)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             if delivered:
                 self._deliveries.last[me] = delivered
-                worker.ready = rest
+                reader.cursors = cursors
             return batch
         finally:
             if mine and self._user == me:
@@ -153,32 +152,30 @@ class ArrowCalls(Turns):
             with drop_in_exceptions():
                 arrow = self._arrow or self._begin_arrow()
                 ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
-            worker = self._engine.worker
+            reader = arrow.reader
             if not ready:
                 if bounds is None or bounds.reached or self._closed:
-                    return request.empty, (), worker.ready, worker
+                    return _Prepared(request.empty, (), reader, reader.cursors)
                 continue
-            decoding = request.decoding(worker.ready)
+            decoding = arrow.decoding(request)
             while decoding.step():
                 pass
             batch = arrow.batch(decoding)
+            prepared = _Prepared(batch, tuple(decoding.delivered.values()), reader, {**reader.cursors, **decoding.cursors})
             if not self._engine.deliverable:
                 continue
             elif len(batch):
-                return batch, tuple(decoding.delivered.values()), decoding.rest, worker
+                return prepared
             else:
                 with drop_in_exceptions():
                     arrow.pass_over(decoding, bounds)
 
     def _begin_arrow(self) -> ArrowReads:
-        if self._reads_messages:
-            raise IllegalStateError(MIXED_AFTER_MESSAGES)
         from consumer_coord.consumer.arrow_reads import ArrowReads
 
         async def begin() -> None:
             self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
-            self._worker = ReadsColumns()
-            self._shared.look_ups = self._arrow.look_ups
+            self._worker, self._shared.look_ups = self._engine.worker, self._arrow.look_ups
 
         self._on_loop(begin)
         self._librdkafka.release()
@@ -193,17 +190,18 @@ class ArrowCalls(Turns):
         try:
             self._coordinator.check_process()
             engine, application = self._engine, self._application
-            if bounds is None and engine.worker.ready and not self._calls and not engine.attention and engine.deliverable:
-                # Chunks wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
+            arrow.reader.pull(0)
+            if bounds is None and arrow.reader.pending and not self._calls and not engine.attention and engine.deliverable:
+                # Records wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
                 application.poll_times.record(time.monotonic(), application.calls)
                 return True
             news = application.news
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
-            if engine.fast_path and not (engine.worker.ready or self._calls):
+            if engine.fast_path and not (arrow.reader.pending or self._calls):
                 self._quiet = _NoNews(news)
             if self._then:
                 self._on_loop(self._do_what_callbacks_asked)
-                ready = ready and not self._closed and bool(self._engine.worker.ready)
+                ready = ready and not self._closed and arrow.reader.pending
             return ready
         except CallbackError as error:
             raise_cause(error)
@@ -213,7 +211,7 @@ class ArrowCalls(Turns):
         quiet = self._quiet
         if type(quiet) is not _NoNews or quiet.news is not self._application.news:
             return False
-        return not (self._engine.commits.news or arrow.plane.ready)
+        return not (self._engine.commits.news or arrow.reader.pending)
 
     def _wait_for_chunks(self, arrow: ArrowReads, timeout_s: float) -> float:
         """Wait without a step on the loop, because the last step found no other work; return the remaining time, in seconds."""
@@ -255,13 +253,13 @@ class _Batches(Iterator["ArrowColumns"]):
             mine = True
             consumer._application.polls += 1
             consumer._deliveries.finish(me)
-            batch, delivered, rest, worker = consumer._next_batch(self._request, FOREVER_S)
+            batch, delivered, reader, cursors = consumer._next_batch(self._request, FOREVER_S)
             if not delivered:
                 raise StopIteration
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             consumer._user = 0
             consumer._deliveries.last[me] = delivered
-            worker.ready = rest
+            reader.cursors = cursors
             return batch
         finally:
             if mine and consumer._user == me:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence, Set
+from typing import Literal
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import ArrowColumns, Columns
@@ -12,12 +12,13 @@ from consumer_coord.config import Config
 from consumer_coord.confluent.arguments import checked_rows
 from consumer_coord.confluent.rows import GivenRows, distinct_positions_of
 from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
-from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
+from consumer_coord.consumer.assembly import reader_of
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.fetch_plane import FetchPlane
 from consumer_coord.consumer.look_ups import LookUps
-from consumer_coord.consumer.message_plane import MessagePlane
 from consumer_coord.consumer.partitions import Phase
+from consumer_coord.consumer.reading.chunks import Decoding
+from consumer_coord.consumer.reading.reader import Reader
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
@@ -38,56 +39,49 @@ _LOOK_UP_MS = 1_000
 
 
 class ArrowReads:
-    """Reads columns for one consumer, with a data plane that replaces librdkafka at the first read."""
+    """Reads columns for one consumer, from the queue that also has its messages."""
 
-    def __init__(self, engine: Engine, plane: FetchPlane, worker: ChunkWorker) -> None:
+    def __init__(self, engine: Engine, reader: Reader) -> None:
         self._engine = engine
-        self.plane = plane
-        self.look_ups: LookUps = LookUps(engine, plane)
-        self._worker = worker
+        self.reader = reader
+        self.look_ups: LookUps = LookUps(engine, reader)
 
     @classmethod
     async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
-        """Replace librdkafka by this package's fetcher; raise :class:`IllegalStateError` if messages have been fetched."""
-        if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
-            raise IllegalStateError(MIXED_AFTER_MESSAGES)
-        made: list[ArrowReads] = []
+        """Replace librdkafka by this package's own Fetch, if that is what reads.
 
-        def make() -> ChunkWorker:
-            plane = FetchPlane(
-                engine.core.cluster,
-                config,
-                topic_id=lambda one: engine.table[one].topic_id if one in engine.table else None,
-                wake=engine.core.application.wake,
-                on_ready=engine.core.application.bell.set,
-            )
-            plane.close_with(consumer)
-            worker = ChunkWorker(plane)
-            made.append(cls(engine, plane, worker))
-            return worker
-
-        former = engine.worker.plane
-        await engine.read_with(make)
-        if isinstance(former, MessagePlane):
-            await former.close()
-        return made[0]
+        Raise :class:`IllegalStateError` if librdkafka has fetched messages.
+        """
+        if isinstance(engine.worker, Worker):
+            if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
+                raise IllegalStateError(MIXED_AFTER_MESSAGES)
+            await engine.read_with(lambda: reader_of(engine, config, consumer))
+        assert isinstance(engine.worker, Reader)
+        return cls(engine, engine.worker)
 
     async def gather(self, timeout_s: float, bounds: Bounds | None) -> bool:
-        """Wait at most ``timeout_s`` seconds for chunks; return whether the available chunks may be delivered."""
-        engine, worker = self._engine, self._worker
-        self.plane.free(worker.ready)
+        """Wait at most ``timeout_s`` seconds for records; return whether the available ones may be delivered."""
+        engine, reader = self._engine, self.reader
         if bounds is None:
-            ready = await engine.gather(1, MOST_CHUNKS, timeout_s)
+            ready = await engine.gather(1, 0, timeout_s, columns=True)
         else:
             still_open = await bounds.look(engine)
             if bounds.reached:
                 return False
-            ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
+            ready = await engine.gather(1, 0, min(timeout_s, _SLICE_S), only=still_open, columns=True)
         if ready:
             # Also take all other chunks that are available now. Do not wait for more: engine.gather() has checked that this
             # member may deliver records, and a wait would make this check outdated.
-            await worker.fetch(MOST_CHUNKS, 0.0)
+            reader.gather_chunks()
         return ready
+
+    def decoding(self, request: Request) -> Decoding:
+        """Return a decoder of what was fetched; messages that were decoded and not delivered are decoded again."""
+        reader = self.reader
+        reader.put_back()
+        end = None if request.bounds is None else request.bounds.end
+        columns = Columns(request.columns)
+        return Decoding(reader.items(), reader.cursors, columns, request.max_records, request.max_bytes, end)
 
     def batch(self, decoding: Decoding) -> ArrowColumns:
         """Return the decoded columns, with the offset to commit, the ownership number and the topic id of each partition.
@@ -106,14 +100,12 @@ class ArrowReads:
 
     def pass_over(self, decoding: Decoding, bounds: Bounds | None) -> None:
         """Continue after chunks without a record to deliver; raise the error that stopped the decoding."""
-        self._worker.ready = decoding.rest
-        if decoding.failure is not None and decoding.failed_at is not None:
-            # The partition is fetched again from its position when the application reads it again.
-            self._worker.put_back(decoding.failed_at)
+        self.reader.cursors = {**self.reader.cursors, **decoding.cursors}
+        if decoding.failure is not None and decoding.failed is not None:
+            self.reader.fetch_again(decoding.failed)
             raise decoding.failure
         if bounds is not None:
-            for partition in {TopicPartition(one.topic(), one.partition()) for one in decoding.rest}:
-                self._worker.put_back(partition)
+            for partition in decoding.beyond:
                 bounds.arrived(partition)
 
 
@@ -145,11 +137,6 @@ class Request:
     def has(self, columns: Sequence[str], max_records: int, max_bytes: int) -> bool:
         """Return whether these arguments are equal to this request's arguments."""
         return max_records == self.max_records and max_bytes == self.max_bytes and tuple(columns or ()) == self.columns
-
-    def decoding(self, chunks: Iterable[Any]) -> Decoding:
-        """Return a new decoder of these chunks with new columns, so that an interrupted decoding does not affect later ones."""
-        end = None if self.bounds is None else self.bounds.end
-        return Decoding(chunks, Columns(self.columns), self.max_records, self.max_bytes, end)
 
 
 @attrs.define

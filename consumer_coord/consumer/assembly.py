@@ -16,11 +16,12 @@ from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.start_offsets import ResetPolicy
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
 if TYPE_CHECKING:
     from consumer_coord.consumer.look_ups import LookUps
-    from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.consumer.reading.reader import Reader
     from consumer_coord.consumer.reports import Reports
 
 
@@ -31,7 +32,7 @@ class Parts:
     engine: Engine
     engine_loop: EngineLoop
     #: This package's own Fetch, its look-ups, and what it reports to callbacks; None if librdkafka fetches the messages.
-    own_plane: MessagePlane | None
+    reader: Reader | None
     look_ups: LookUps | None
     reports: Reports | None
     metrics_push: MetricsPush | None
@@ -55,19 +56,21 @@ def prepared(
     """
     if plane is None:
         # Imported here, because a consumer whose librdkafka fetches needs neither the Fetch nor the decoder.
-        from consumer_coord.consumer import chunks
         from consumer_coord.consumer.look_ups import LookUps
-        from consumer_coord.consumer.message_plane import MessagePlane
+        from consumer_coord.consumer.reading.reader import Reader
         from consumer_coord.consumer.reports import Reports
 
     def make(core: ConsumerCoordinator, engine_loop: EngineLoop) -> Parts:
-        own, used = None, plane
-        if used is None:
-            used = own = MessagePlane(core, settings, engine_loop)
+        own: Reader | None = None
+        worker: Worker | Reader
+        if plane is None:
+            worker = own = Reader(core, settings, engine_loop)
             own.close_with(consumer)
+        else:
+            worker = Worker(plane, is_out_of_range)
         engine = Engine(
             core,
-            used,
+            worker,
             engine_loop,
             reset=ResetPolicy(
                 settings.auto_offset_reset,
@@ -75,7 +78,6 @@ def prepared(
                 checks_commits=True,
                 keeps_epochs=own is not None,
             ),
-            is_out_of_range=is_out_of_range if own is None else chunks.is_out_of_range,
             call=call,
             events=events,
             unfinished=deliveries.unfinished,
@@ -90,3 +92,13 @@ def prepared(
         return Parts(engine, engine_loop, own, look_ups, reports, push)
 
     return make
+
+
+def reader_of(engine: Engine, settings: Config, consumer: object) -> Reader:
+    """Return this package's own Fetch for a consumer that has used librdkafka; on the loop."""
+    from consumer_coord.consumer.reading.reader import Reader
+
+    reader = Reader(engine.core, settings, engine.engine_loop)
+    reader.close_with(consumer)
+    reader.serve(engine)
+    return reader

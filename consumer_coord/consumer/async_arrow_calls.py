@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
 from consumer_coord.confluent.rows import GivenRows, seconds
-from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS, MIXED_AFTER_COLUMNS, MIXED_AFTER_MESSAGES
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.errors import IllegalStateError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -30,8 +29,6 @@ class AsyncArrowCalls:
     _settings: Config
     _shared: SharedCalls
     _deliveries: Deliveries[object]
-    #: True after the first call of poll, consume or iteration.
-    _reads_messages = False
     _arrow: ArrowReads | None = None
     #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
     _reports: Reports | None = None
@@ -44,12 +41,6 @@ class AsyncArrowCalls:
         def _check_open(self) -> None: ...
 
         def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
-
-    def _read_messages(self) -> None:
-        """Record that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
-        if self._arrow is not None:
-            raise IllegalStateError(MIXED_AFTER_COLUMNS)
-        self._reads_messages = True
 
     async def consume_arrow(
         self,
@@ -99,8 +90,6 @@ class AsyncArrowCalls:
             engine.core.application.polls += 1
             self._deliveries.finish(asyncio.current_task())
             if self._arrow is None:
-                if self._reads_messages:
-                    raise IllegalStateError(MIXED_AFTER_MESSAGES)
                 from consumer_coord.consumer.arrow_reads import ArrowReads
 
                 self._arrow = await ArrowReads.begin(engine, self._settings, self)
@@ -113,8 +102,7 @@ class AsyncArrowCalls:
                     if bounds is None or bounds.reached:
                         return request.empty
                     continue
-                worker = engine.worker
-                decoding = request.decoding(worker.ready)
+                decoding = arrow.decoding(request)
                 while decoding.step():
                     await asyncio.sleep(0)
                 batch = arrow.batch(decoding)
@@ -122,7 +110,7 @@ class AsyncArrowCalls:
                 if not engine.deliverable:
                     continue
                 if len(batch):
-                    worker.ready = decoding.rest
+                    arrow.reader.cursors = {**arrow.reader.cursors, **decoding.cursors}
                     self._deliveries.last[asyncio.current_task()] = tuple(decoding.delivered.values())
                     return batch
                 arrow.pass_over(decoding, bounds)

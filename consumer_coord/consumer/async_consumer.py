@@ -72,7 +72,7 @@ from consumer_coord.offsets import CommitResult
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
-    from consumer_coord.consumer.message_plane import MessagePlane
+    from consumer_coord.consumer.reading.reader import Reader
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.process import Counts, ProcessOptions
@@ -131,13 +131,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
             fetches = reads_with_librdkafka(parsed)
             self._librdkafka = Librdkafka(parsed.librdkafka, fetches=fetches, **handed_over)
             self._refusals = Refusals(self._librdkafka.settings)
-        #: What fetches messages.
-        self._source: Librdkafka | MessagePlane = self._librdkafka
         self._steps = group_lines(settings, handed_over.get("logger"))
         self._threaded = Threaded(self._librdkafka, executor, max_workers)
         self._settings = parsed
         self._assignors = chosen
-        #: What fetches messages; None before the first use of a consumer that reads with this package's own Fetch.
+        #: librdkafka, if it fetches the messages.
         self._plane: DataPlane | None = self._threaded if fetches else None
         self._made: Engine | None = None
         #: The object that makes the member leave the group if the consumer is not closed; None before the first use.
@@ -204,15 +202,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
             parts = make(core, engine_loop)
             self._made, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
             self._shared.look_ups = parts.look_ups
-            if parts.own_plane is not None:
-                self._plane = self._source = parts.own_plane
-            plane = self._made.worker.plane
+            reader = parts.reader
             # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
             # consumer alive.
             dropped = weakref.ref(self)
             self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
-            planes = (plane,) if plane is self._threaded else (plane, self._threaded)
-            self._member = LoopMember(self, core, _released(shared_clusters(), settings.client, planes))
+            closes = (self._threaded,) if reader is None else (reader, self._threaded)
+            self._member = LoopMember(self, core, _released(shared_clusters(), settings.client, closes))
         return self._made
 
     @property
@@ -315,13 +311,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 if engine is not None:
                     if self._metrics_push is not None:
                         await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
-                    await engine.worker.plane.close()
+                    await engine.worker.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000, leave_group=leave_group)
                     await shared_clusters().release(self._settings.client)
             finally:
-                for plane in (self._plane, self._threaded):
-                    if plane is not None:
-                        await plane.close()
+                if self._made is not None:
+                    await self._made.worker.close()
+                await self._threaded.close()
         return failure
 
     # -- subscription -------------------------------------------------------------------------------------------------
@@ -353,7 +349,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _at_hand(self, count: int) -> deque[Any] | None:
         """Return the queue of fetched messages if ``count`` may be delivered without further checks, otherwise None."""
         engine = self._made
-        if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
+        if engine is None or self._closing is not None or self._turns.taken:
             return None
         core, ready = engine.core, engine.worker.ready
         if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback or engine.tracker is not None:
@@ -407,7 +403,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def _take(self, least: int, most: int, timeout: float | None) -> list[Message]:
         async with self._used(in_callback=False) as engine:
-            self._read_messages()
             engine.core.application.polls += 1
             self._asked()
             if await engine.gather(least, max(most, _BATCH), seconds(timeout, FOREVER_S)):
@@ -514,7 +509,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
         were received before count as finished. :meth:`Tracking.stop` ends it.
         """
         async with self._used(in_callback=False) as engine:
-            self._read_messages()
             self._asked()
             engine.track(tracker)
             return Tracking(engine, lambda: self._used(in_callback=False), lambda: self._shared.subscribed)
@@ -732,13 +726,15 @@ class _Turn:
             raise_converted(error)
 
 
-def _released(clusters: Clusters, client: ClientConfig, planes: Sequence[DataPlane]) -> Callable[[], Coroutine[Any, Any, None]]:
+def _released(
+    clusters: Clusters, client: ClientConfig, closes: Sequence[Reader | Threaded]
+) -> Callable[[], Coroutine[Any, Any, None]]:
     async def release() -> None:
         try:
             await clusters.release(client)
         finally:
-            for plane in planes:
-                await plane.close()
+            for one in closes:
+                await one.close()
 
     return release
 

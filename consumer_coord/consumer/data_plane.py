@@ -8,13 +8,10 @@ caller is cancelled.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from consumer_coord.fetch import LogEnd
 
 #: A function that receives all messages of a fetch in one call; the list is empty if the fetch returned nothing.
 Sink = Callable[[list[Any]], None]
@@ -22,13 +19,6 @@ Sink = Callable[[list[Any]], None]
 
 class DataPlane(Protocol):
     """Fetches assigned partitions into a queue; a partition's position moves when a message is taken from the queue."""
-
-    #: Whether arriving records ring the bell that news of the group rings. Then a fetch never waits.
-    rings: bool
-
-    @property
-    def ready(self) -> bool:
-        """Whether a fetch would return something at once; False if unknown."""
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """Wait at most ``wait_s`` seconds for a message, then pass up to ``most`` available messages to ``sink``.
@@ -56,18 +46,6 @@ class DataPlane(Protocol):
 
     async def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""
-
-    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
-        """Return figures of a partition with the names of librdkafka's statistics; empty if the statistics have them."""
-
-    def log_ends(self) -> Mapping[TopicPartition, LogEnd] | None:
-        """Return what is known about the ends of the logs of the assigned partitions; None if the plane knows nothing."""
-
-    def fetch_metrics(self) -> Mapping[str, float]:
-        """Return what was fetched, by Java's names of metrics; empty if librdkafka counts it."""
-
-    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return :meth:`positions` without a wait, for a caller on the loop; empty if that is not possible."""
 
     async def close(self) -> None:
         """Release all resources; idempotent."""

@@ -23,12 +23,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.callback_types import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
-from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.partitions import (
     ABSENT,
@@ -62,7 +61,7 @@ from consumer_coord.consumer.reducer import (
 )
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
 from consumer_coord.consumer.stored_positions import StoredPositions
-from consumer_coord.consumer.worker import FetchWorker, Positions, Worker
+from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -93,6 +92,9 @@ from consumer_coord.offsets import (
 )
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
+
+if TYPE_CHECKING:
+    from consumer_coord.consumer.reading.reader import Reader
 
 logger: Final = get_logger(__name__)
 
@@ -152,11 +154,10 @@ class Engine:
     def __init__(
         self,
         core: ConsumerCoordinator,
-        plane: DataPlane,
+        worker: Worker | Reader,
         engine_loop: EngineLoop,
         *,
         reset: ResetPolicy,
-        is_out_of_range: Callable[[Any], bool],
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
         events: Callable[[], Coroutine[Any, Any, None]],
         unfinished: Callable[[Mapping[TopicPartition, int]], Positions] = lambda committed: {},
@@ -165,7 +166,7 @@ class Engine:
     ) -> None:
         """Create the engine.
 
-        * ``is_out_of_range`` returns whether the error of an event means that an offset is out of range.
+        * ``worker`` has what is fetched: by this package's own Fetch, or by librdkafka.
         * ``call`` calls the application's rebalance callbacks with the consumer and the partitions.
         * ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
         * ``unfinished`` returns the positions of delivered records that the application still works on, at or after the offsets
@@ -190,7 +191,7 @@ class Engine:
         self.plan: Plan = Plan()
         #: The positions that the application stored.
         self.stored: StoredPositions = StoredPositions()
-        self.worker: Worker = (FetchWorker if plane.rings else Worker)(plane, is_out_of_range)
+        self.worker: Worker | Reader = worker
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, engine_loop)
         #: Returns the partitions whose records are in handlers, and for how long the oldest one has worked, in seconds; called
@@ -198,7 +199,7 @@ class Engine:
         self.handling: Callable[[], Mapping[TopicPartition, float]] = dict
         #: What the application adds to the metrics.
         self.figures: Callable[[], Mapping[str, float]] = dict
-        self._engine_loop = engine_loop
+        self.engine_loop: EngineLoop = engine_loop
         self._reset = reset
         self._auto_store = auto_store
         self._reports_automatic = reports_automatic
@@ -268,15 +269,17 @@ class Engine:
         *,
         only: frozenset[TopicPartition] | None = None,
         tracked: bool = False,
+        columns: bool = False,
     ) -> bool:
         """Wait until ``least`` messages are in ``worker.ready``, or until ``timeout_s`` seconds have passed.
 
         Return False if delivery is not allowed. Raise exceptions of background tasks and callbacks, without a loss of messages.
-        ``only``: fetch only these partitions during this call. ``tracked``: the caller passes the messages to :attr:`tracker`.
+        ``only``: read only these partitions during this call. ``tracked``: the caller passes the messages to :attr:`tracker`.
+        ``columns``: wait for records that are not decoded, instead of messages.
         """
         core, worker = self.core, self.worker
         self._must_not_be_tracked(tracked)
-        began = self._engine_loop.now()
+        began = self.engine_loop.now()
         ends = began + timeout_s
         late = False
         # An earlier call has delivered the messages that were ready when a look-up failed. Others may never stop arriving.
@@ -291,13 +294,13 @@ class Engine:
             await worker.reconcile(self.plan, only)
             leased = self._may_deliver(leased_until)
             # Report a partition without a position before the call waits again.
-            enough = len(worker.ready) >= least or (not worker.ready and self._unlocated())
-            if late or (enough and leased) or self.returns_early:
+            found = len(worker.ready) >= least if not columns else worker.pending
+            if late or ((found or (not worker.ready and self._unlocated())) and leased) or self.returns_early:
                 break
-            await self._wait(most - len(worker.ready), max(0.0, ends - self._engine_loop.now()))
+            await self._wait(most, max(0.0, ends - self.engine_loop.now()))
             core.application.waited()
             await self._events()
-            if self._engine_loop.now() >= ends:
+            if self.engine_loop.now() >= ends:
                 if not core.application.attention:
                     leased = self._may_deliver(leased_until)
                     break
@@ -307,7 +310,7 @@ class Engine:
             # First deliver the records already fetched from the partitions whose reading ended. The next poll checks the group,
             # even if messages still wait.
             core.application.look_again()
-        if not worker.ready:
+        if not (worker.pending if columns else worker.ready):
             self._raise_unlocated()
             return False
         return leased
@@ -344,11 +347,11 @@ class Engine:
         core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
         if self.suspended:
-            await self._engine_loop.ring(min(left_s, _REBALANCING_SLICE_S))
+            await self.engine_loop.ring(min(left_s, _REBALANCING_SLICE_S))
             return
-        if worker.plane.rings:
-            if not worker.plane.ready:
-                await self._engine_loop.ring(min(left_s, SLICE_S))
+        if worker.rings:
+            if not worker.pending:
+                await self.engine_loop.ring(min(left_s, SLICE_S))
             await worker.fetch(most, 0.0)
             return
         if not self.manual and (not worker.fetches or core.rebalancing or not self._settled):
@@ -356,12 +359,12 @@ class Engine:
                 await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.fetches else slice_s)
             slice_s = 0.0
         elif not worker.fetches and not self._settled:
-            await self._engine_loop.ring(slice_s)
+            await self.engine_loop.ring(slice_s)
             slice_s = 0.0
         if self.fast_path:
-            self._quiet_until = self._engine_loop.now() + min(left_s, _QUIET_S)
+            self._quiet_until = self.engine_loop.now() + min(left_s, _QUIET_S)
         try:
-            await worker.fetch(most, slice_s)
+            await worker.fetch(most - len(worker.ready), slice_s)
         finally:
             self._quiet_until = 0.0
 
@@ -370,7 +373,7 @@ class Engine:
 
         Waiting counts as polling. This method only reads the engine's state, and may run on another thread.
         """
-        left_s = self._quiet_until - self._engine_loop.now()
+        left_s = self._quiet_until - self.engine_loop.now()
         if left_s <= 0 or self.attention or self.closing or self.returns_early or self.suspended or self.core.rebalancing:
             return 0.0
         self.core.application.waited()
@@ -378,7 +381,7 @@ class Engine:
 
     def slice_s(self) -> float:
         """Return the maximum wait in the data plane, in seconds; short while a response of the coordinator is due."""
-        moment, slice_s = self._engine_loop.now(), SLICE_S
+        moment, slice_s = self.engine_loop.now(), SLICE_S
         near_s = self.core.application.response_due_at - moment
         if -_LONGEST_ANSWER_S < near_s < slice_s:
             slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
@@ -390,13 +393,14 @@ class Engine:
 
     async def _wait_for_group(self, slice_s: float) -> None:
         """Wait for the group while the data plane looks up topics; without the look-up, fetches begin up to a second later."""
-        ends = self._engine_loop.now() + slice_s
-        unheard = bool(self._expected) and not self.worker.fetches and slice_s > 0
-        if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
-            self._expected = frozenset()
-        left_s = ends - self._engine_loop.now()
+        ends = self.engine_loop.now() + slice_s
+        worker = self.worker
+        if isinstance(worker, Worker) and self._expected and not worker.fetches and slice_s > 0:  # noqa: SIM102
+            if await worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
+                self._expected = frozenset()
+        left_s = ends - self.engine_loop.now()
         if left_s > 0 or slice_s == 0:
-            await self._engine_loop.ring(max(0.0, left_s))
+            await self.engine_loop.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
         """Return up to ``most`` messages and mark them as delivered.
@@ -412,10 +416,10 @@ class Engine:
         await self._apply()
         if not self.worker.ready:
             wait_s = min(timeout_s, SLICE_S)
-            if self.worker.plane.rings:
-                if wait_s > 0 and not self.worker.plane.ready:
+            if self.worker.rings:
+                if wait_s > 0 and not self.worker.pending:
                     # News of the group is not processed here, so only the bell ends this wait.
-                    await self._engine_loop.bell(wait_s)
+                    await self.engine_loop.bell(wait_s)
                 wait_s = 0.0
             await self.worker.fetch(most, wait_s)
         return bool(self.worker.ready) and self._may_deliver(leased_until)
@@ -432,7 +436,7 @@ class Engine:
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
-        await self._engine_loop.wait_idle()
+        await self.engine_loop.wait_idle()
         await self.worker.idle()
         # The changes are marked as seen only at the end, so that the next call processes them again if a step raises or is
         # interrupted.
@@ -466,7 +470,7 @@ class Engine:
                 partitions = frozenset(one for one in self._awaiting(call) if self.table[one].notified)
                 callback = self._callback(call.phase, partitions)
                 if callback is not None:
-                    await self._engine_loop.through(self._called(callback, call.phase, partitions))
+                    await self.engine_loop.through(self._called(callback, call.phase, partitions))
             elif self.worker.applied is not self.plan or self.worker.busy:
                 await self._apply()
             else:
@@ -510,18 +514,17 @@ class Engine:
 
     def take_failure(self) -> CoordinatorError | None:
         """Return the first exception that a callback raised since the last call of this method."""
-        failures, self._failures = [*self._failures, *self._engine_loop.abandoned()], []
+        failures, self._failures = [*self._failures, *self.engine_loop.abandoned()], []
         return failures[0] if failures else None
 
-    async def read_with(self, make: Callable[[], Worker]) -> None:
-        """Replace the worker and its data plane by the worker that ``make`` returns.
-
-        The former worker must not have delivered any record.
-        """
-        await self.worker.idle()
-        assigned = await self.worker.plane.assignment()
+    async def read_with(self, make: Callable[[], Reader]) -> None:
+        """Replace librdkafka, which must not have delivered any record, by the reader that ``make`` returns."""
+        worker = self.worker
+        assert isinstance(worker, Worker)
+        await worker.idle()
+        assigned = await worker.plane.assignment()
         if assigned:
-            await self.worker.plane.unassign(assigned)
+            await worker.plane.unassign(assigned)
         # No await after this line, so an interrupt leaves exactly one of the two data planes in use.
         self.worker = make()
         self._reset = attrs.evolve(self._reset, keeps_epochs=True)
@@ -628,7 +631,7 @@ class Engine:
                     self._carry_out(request)
 
     def _facts(self, leaving: bool) -> Facts:
-        assignment, worker, moment = self.core.assignment, self.worker, self._engine_loop.now()
+        assignment, worker, moment = self.core.assignment, self.worker, self.engine_loop.now()
         waits = {one: value.awaits for one, value in self.table.items() if isinstance(value.awaits, _FinalCommit)}
         return Facts(
             change=assignment.change(),
@@ -661,7 +664,7 @@ class Engine:
 
     def _may_release(self, partitions: Partitions) -> bool:
         """Return whether the tracker lets go of partitions that the worker no longer fetches, or its time is over."""
-        tracker, moment = self.tracker, self._engine_loop.now()
+        tracker, moment = self.tracker, self.engine_loop.now()
         waits = tracker is not None and [one for one in partitions if not tracker.may_release(one, self.table[one].serial)]
         if not waits or self._hurry or (self._release_ends is not None and moment >= self._release_ends):
             self._release_ends = None
@@ -669,7 +672,7 @@ class Engine:
         if self._release_ends is None:
             limit_s = self.core.config.rebalance_timeout_ms / 1000
             self._release_ends = moment + limit_s
-            self._engine_loop.later(limit_s, self.core.application.wake)
+            self.engine_loop.later(limit_s, self.core.application.wake)
         return False
 
     def _commit_before_release(self, partitions: Partitions, called: bool) -> None:
@@ -693,11 +696,11 @@ class Engine:
         """Start a commit before a revocation; the partitions wait for it, and for earlier automatic commits in flight."""
         config = self.core.config
         limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
-        ends = self._engine_loop.now() + limit_ms / 1000
+        ends = self.engine_loop.now() + limit_ms / 1000
         self._commit_automatically(finished, limit_ms, what=what)
         commits = {one: commit for one in partitions if (commit := self.table[one].commit) is not None and not commit.done}
         if commits:
-            self._engine_loop.later(limit_ms / 1000, self.core.application.wake)
+            self.engine_loop.later(limit_ms / 1000, self.core.application.wake)
         self._note({one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()})
 
     def _look_at_topics(self) -> None:
@@ -725,9 +728,9 @@ class Engine:
 
     def _look_at_readings(self) -> None:
         """Look up a new start for partitions whose offset is out of range, after their last record was delivered."""
-        for partition, reading in self.worker.out_of_range.items():
-            one, ended = self.table.get(partition), reading.ended
-            if one is None or ended is None or one.serial != reading.read.serial:
+        for partition, (ended, serial) in self.worker.out_of_range.items():
+            one = self.table.get(partition)
+            if one is None or one.serial != serial:
                 continue
             if one.phase is not Phase.READING or self.worker.waits(partition):
                 continue
@@ -772,13 +775,13 @@ class Engine:
 
     def _due_look_ups(self) -> Partitions:
         """Return the partitions whose start must be looked up now; set a timer for those that wait for their back-off."""
-        moment = self._engine_loop.now()
+        moment = self.engine_loop.now()
         later = {one: value.retry.at for one, value in self.table.items() if value.needs_look_up and value.retry is not None}
         # A timer may fire a little early.
         waiting = {one: at for one, at in later.items() if at - moment > _EARLY_S}
         if waiting and (first := min(waiting.values())) != self._retry_at:
             self._retry_at = first
-            self._engine_loop.later(first - moment, self.core.application.wake)
+            self.engine_loop.later(first - moment, self.core.application.wake)
         return frozenset(one for one, value in self.table.items() if value.needs_look_up and one not in waiting)
 
     def _begin_look_up(
@@ -797,7 +800,7 @@ class Engine:
     def looks_up(self, partition: TopicPartition) -> bool:
         """Return whether the start of a partition is being looked up, or will be looked up after a back-off."""
         one = self.table[partition]
-        return isinstance(one.awaits, _LookUp) or (one.retry is not None and self._retry_at >= self._engine_loop.now())
+        return isinstance(one.awaits, _LookUp) or (one.retry is not None and self._retry_at >= self.engine_loop.now())
 
     @property
     def waiting_for_start(self) -> Partitions:
@@ -845,7 +848,7 @@ class Engine:
         error is logged when its text changes, because brokers may be away for hours. But if brokers do answer, without a usable
         row, for ``default.api.timeout.ms``, this is raised as well.
         """
-        moment, limit_s = self._engine_loop.now(), self.core.config.default_api_timeout_ms / 1000
+        moment, limit_s = self.engine_loop.now(), self.core.config.default_api_timeout_ms / 1000
         news: dict[str, list[TopicPartition]] = {}
         # Partitions that failed together are looked up together.
         waits_s: dict[int, float] = {}
@@ -974,10 +977,8 @@ class Engine:
 
     def _began_before(self, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
         """Return whether the first record of the present reading is at ``at`` or before."""
-        one = self.worker.cursors.get(partition)
-        if one is None or one.first is None or one.read.serial != self.table[partition].serial:
-            return False
-        return one.first <= at.offset
+        first = self.worker.began(partition, self.table[partition].serial)
+        return first is not None and first <= at.offset
 
     def store(self, positions: Positions) -> None:
         """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``. Any thread may call it.
@@ -1104,7 +1105,7 @@ class Engine:
         await self.catch_up()
         commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000), what="the last commit")
         commits = [one.commit for one in self.table.values() if one.commit is not None] if commit is None else [commit]
-        ends = self._engine_loop.now() + timeout_s
+        ends = self.engine_loop.now() + timeout_s
         return all([await self.commits.answered(one, ends) for one in commits])
 
     # -- where to read --------------------------------------------------------------------------------------------------
@@ -1295,7 +1296,7 @@ class Engine:
     async def revoke_all(self, ends: float) -> CoordinatorError | None:
         """Revoke all partitions, before close and unsubscribe; return the first exception of a callback."""
         core = self.core
-        await self._engine_loop.wait_idle()
+        await self.engine_loop.wait_idle()
         await self.worker.idle()
         # This call counts as a poll, because the application waits here, and commits and callbacks may take a long time.
         core.application.waited()
@@ -1308,11 +1309,11 @@ class Engine:
                 core.application.seen = news
                 if released:
                     break
-                left_s = ends - self._engine_loop.now()
+                left_s = ends - self.engine_loop.now()
                 # After the time limit, pending commits are not awaited: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
-                    await self._engine_loop.ring(min(left_s, SLICE_S))
+                    await self.engine_loop.ring(min(left_s, SLICE_S))
         finally:
             self._hurry = False
             # The next poll processes the changes that happened during this call.
@@ -1324,11 +1325,11 @@ class Engine:
 
         Return the first exception of a callback. All steps except callbacks end within ``timeout_s`` seconds.
         """
-        ends = self._engine_loop.now() + timeout_s
+        ends = self.engine_loop.now() + timeout_s
         self.auto.stop()
         failure: CoordinatorError | None = None
         if self.manual:
-            await self._engine_loop.wait_idle()
+            await self.engine_loop.wait_idle()
             await self.catch_up()
             self.stored.seal(self.table)
             if self.auto.enabled:

@@ -43,7 +43,6 @@ from consumer_coord.confluent.rows import GivenRows, Row, Rows, commit_reports, 
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition
-from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.assembly import Parts, prepared
 from consumer_coord.consumer.callback_types import Callback, Partitions
@@ -60,12 +59,11 @@ from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.tracking import BlockingTracking, Tracking
 from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
-from consumer_coord.consumer.worker import MOST_READY
+from consumer_coord.consumer.worker import MOST_READY, Worker
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
     CoordinatorError,
-    IllegalStateError,
     RequestTimedOutError,
 )
 from consumer_coord.group.commits import Entry
@@ -80,7 +78,6 @@ from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
-    from consumer_coord.consumer.message_plane import MessagePlane
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.process import Counts, ProcessOptions
@@ -102,7 +99,6 @@ _MADE_OF = (
     "_shared",
     "_worker",
     "_librdkafka",
-    "_source",
     "_settings",
     "_lease_clock",
     "_deliveries",
@@ -156,8 +152,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     _handled: BaseException | None = None
     _metrics_push: MetricsPush | None = None
     _librdkafka: Librdkafka
-    #: What fetches messages, as the application's thread uses it.
-    _source: Librdkafka | MessagePlane
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the consumer without its attributes."""
@@ -192,7 +186,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        self._source = self._librdkafka
         self._shared = SharedCalls(ThreadAccess(self), self._settings, self._librdkafka, raise_if_any_failed)
         self._refusals = Refusals(self._librdkafka.settings)
         make = prepared(
@@ -209,9 +202,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         parts = self._coordinator.call(lambda: self._made(make))
         self._engine, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
         self._shared.look_ups = parts.look_ups
-        if parts.own_plane is not None:
-            self._source = parts.own_plane
         self._worker = self._engine.worker
+        if isinstance(self._worker, Worker):
+            self._worker.source = self._librdkafka
         self._lease_clock = self._core.lease.clock
         self._outcomes = self._engine.commits
         #: Whether librdkafka fetched any partition at the last wait.
@@ -349,12 +342,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._report_outcomes()
             ready = self._worker.ready
             if not ready and not self._calls and self._engine.fast_path:
-                # The usual case: librdkafka has messages, and nothing else is pending.
-                timeout = self._look(timeout)
-                if timeout == 0 and self._quiet is application.news:
+                # The usual case: there are messages, and nothing else is pending.
+                timeout = self._look(1, MOST_READY, timeout)
+                ready = self._worker.ready
+                if timeout == 0 and not ready and self._quiet is application.news:
                     self._user = 0
                     return None
-                ready = self._worker.ready
             if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 ready = self._worker.ready if self._gather(1, MOST_READY, timeout) else self._errors
                 if not ready:
@@ -379,36 +372,33 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 return self._poll_inside(num_messages, timeout)
             self._user = me
             mine = True
-            core, worker, application = self._core, self._worker, self._application
+            worker, application = self._worker, self._application
             application.polls += 1
             if num_messages and self._quiet is application.news and not self._outcomes.unreported:
                 timeout = self._wait_quietly(timeout)
-            leased_until = core.lease.until
+            leased_until = self._core.lease.until
             if self._outcomes.news:
                 self._report_outcomes()
-            if not worker.ready and not self._calls and self._engine.fast_path:
-                worker.busy = True
-                messages = self._fetch(num_messages)
-                if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
-                    cursors, delivered = worker.tracked(messages), tuple(messages)
-                    self._user = 0
-                    self._deliveries.last[me] = delivered
-                    worker.cursors, worker.busy = cursors, False
-                    return messages
-                worker.arrived(messages)
-                if timeout != 0:
-                    timeout = self._wait(num_messages, num_messages, timeout)
-                if timeout == 0 and self._quiet is application.news and not worker.ready:
+            if len(worker.ready) < num_messages and not self._calls and self._engine.fast_path:
+                timeout = self._look(num_messages, num_messages, timeout)
+                if timeout == 0 and not worker.ready and self._quiet is application.news:
                     self._user = 0
                     return []
-            if not self._gather(num_messages, num_messages, timeout):
+            ready = worker.ready
+            enough = len(ready) >= num_messages or (timeout == 0 and ready)
+            if not (enough and num_messages and self._nothing_else(leased_until)) and not self._gather(
+                num_messages, num_messages, timeout
+            ):
                 errors = self._errors
                 messages, rest = list(errors), deque[Any]()
                 self._user = 0
                 self._errors = rest
                 return messages
             ready = worker.ready
-            messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
+            if len(ready) <= num_messages:
+                messages, rest = list(ready), deque()
+            else:
+                messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
             delivered = tuple(messages)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
@@ -437,29 +427,19 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         application = self._core.application
         return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
 
-    def _fetch(self, most: int) -> list[Message]:
-        """Return librdkafka's available messages. The caller has set the worker's ``busy``, which an interrupt leaves set."""
-        began = time.monotonic()
-        messages: list[Message] = self._source.take(most)
-        if messages:
-            application = self._core.application
-            application.poll_times.record(began, application.calls)
-            if self._librdkafka.reported:
-                application.look_again()
-        return messages
-
-    def _arrived(self, messages: list[Message]) -> None:
-        """Add fetched messages to the worker's queue; after an out-of-range offset, make the next poll look up a start."""
+    def _pull(self, most: int, wait_s: float = 0.0) -> None:
+        """Make up to ``most`` messages ready; after an out-of-range offset, make the next poll look up a start."""
+        worker = self._worker
         self._quiet = False
-        self._worker.arrived(messages)
-        if self._worker.out_of_range:
-            self._core.application.look_again()
+        worker.pull(most, wait_s)
+        if not worker.rings and worker.out_of_range:
+            self._application.look_again()
 
     def _wait_quietly(self, timeout: float | None) -> float:
         """Wait once for a message, because the last wait found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
         # makes few calls, and touches few objects.
-        application, worker, source, quiet = self._application, self._worker, self._source, self._quiet
+        application, worker, quiet = self._application, self._worker, self._quiet
         began = time.monotonic()
         if timeout is None or not 0 <= timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
             if timeout == 0:
@@ -467,19 +447,23 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._quiet = False
             return FOREVER_S if timeout is None else timeout
         waited_s = timeout
-        # If the wait is interrupted, these values remain, so the next poll checks everything.
-        self._quiet, worker.busy = False, True
-        if self._fetches:
-            messages = source.wait(MOST_READY, timeout)
+        # If the wait is interrupted, this value remains, so the next poll checks everything.
+        self._quiet = False
+        if timeout and not self._fetches:
+            self._wait_for_bell(timeout)
+        if isinstance(worker, Worker):
+            worker.pull(MOST_READY, timeout if self._fetches else 0.0, once=True)
+        elif worker.pending:
+            worker.pull(MOST_READY)
         else:
-            if timeout:
-                self._wait_for_bell(timeout)
-            messages, waited_s = source.wait(MOST_READY, 0), min(timeout, time.monotonic() - began)
+            worker.sweep()
+        if not self._fetches:
+            waited_s = min(timeout, time.monotonic() - began)
         application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
-        if messages:
-            self._arrived(messages)
-        else:
-            self._quiet, worker.busy = quiet, False
+        if not worker.rings and worker.out_of_range:
+            application.look_again()
+        elif not worker.ready:
+            self._quiet = quiet
         self._serve()
         return timeout - waited_s
 
@@ -487,7 +471,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         """Wait for news of the group, or for records of this package's Fetch; neither can end a wait of librdkafka."""
         application = self._application
         application.bell.clear()
-        if not (application.attention or self._engine.worker.plane.ready):
+        if not (application.attention or self._worker.pending):
             application.bell.wait(timeout)
 
     def _serve(self) -> None:
@@ -497,36 +481,36 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if self._librdkafka.reported:
             self._application.look_again()
 
-    def _look(self, timeout: float | None) -> float | None:
-        """Take available messages; if there are none, wait for a message. Return the remaining time, in seconds."""
-        if not self._source.dry or timeout == 0:
-            news = self._application.news
-            self._worker.busy = True
-            self._arrived(self._fetch(MOST_READY))
-            if not self._worker.ready and self._engine.fast_path and not self._calls:
+    def _look(self, least: int, most: int, timeout: float | None) -> float:
+        """Take available messages; if ``least`` are not ready, wait for them. Return the remaining time, in seconds."""
+        news, worker, application = self._application.news, self._worker, self._application
+        if worker.rings or timeout == 0 or not self._librdkafka.dry:
+            began = time.monotonic()
+            self._pull(most)
+            if worker.ready:
+                application.poll_times.record(began, application.calls)
+            if self._librdkafka.reported:
+                application.look_again()
+            if not worker.ready and self._engine.fast_path and not self._calls:
                 self._quiet = news
-        return timeout if timeout == 0 or self._worker.ready else self._wait(1, MOST_READY, timeout)
+        left_s = FOREVER_S if timeout is None else timeout
+        return left_s if left_s == 0 or len(worker.ready) >= least else self._wait(least, most, timeout)
 
     def _wait(self, least: int, most: int, timeout: float | None) -> float:
         """Wait until ``least`` messages are ready, other work is pending, or ``timeout`` ends; return the remaining seconds."""
-        application, worker, source = self._application, self._worker, self._source
+        application, worker = self._application, self._worker
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
         ends = began + left_s
         # A wait in librdkafka is for records alone; every other wait is for the bell.
-        self._fetches = worker.fetches and not worker.plane.rings
+        self._fetches = worker.fetches and not worker.rings
         while True:
             news = application.news
-            self._quiet, worker.busy = False, True
             slice_s = min(left_s, self._engine.slice_s())
             if not self._fetches:
                 self._wait_for_bell(slice_s)
                 slice_s = 0.0
-            messages = source.fetch_now(most - len(worker.ready), slice_s)
-            if messages:
-                self._arrived(messages)
-            else:
-                worker.busy = False
+            self._pull(most, slice_s)
             self._serve()
             left_s = ends - time.monotonic()
             if self._outcomes.news and left_s > 0:
@@ -541,7 +525,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""
         self._check_open()
-        self._reads_messages = True
         self._deliveries.finish(get_ident())
         if self._take_notes():
             return False
@@ -611,14 +594,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         See :meth:`~consumer_coord.consumer.async_consumer.AsyncGroupConsumer.track_records`. The tracker is called on the
         loop's thread.
         """
-        if self._arrow is not None:
-            raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
 
         async def track() -> Tracking:
             self._engine.track(tracker)
             return Tracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
 
-        self._reads_messages = True
         self._deliveries.finish(get_ident())
         return BlockingTracking(self._run(track), self._run_tracked)
 
@@ -639,8 +619,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
         """Return messages for a poll inside a callback, without processing changes of the group."""
-        if self._arrow is not None:
-            raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
         me, ends = get_ident(), time.monotonic() + seconds(timeout, FOREVER_S)
         self._deliveries.finish(me)
         while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
@@ -929,7 +907,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             try:
                 if self._metrics_push is not None:
                     await self._metrics_push.close(max(0.0, ends - time.monotonic()) * 1000)
-                await self._engine.worker.plane.close()
+                await self._engine.worker.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000, leave_group=leave_group)
             except Exception:
                 self._closed = True
@@ -973,8 +951,8 @@ class ThreadAccess:
         def use() -> T:
             worker = consumer._engine.worker
             # As Engine.catch_up, but without a step on the loop.
-            if caught_up and consumer._arrow is None and worker.assigned and not worker.busy:
-                worker.passed(consumer._source.positions_now(worker.assigned))
+            if caught_up and isinstance(worker, Worker) and worker.assigned and not worker.busy:
+                worker.passed(consumer._librdkafka.positions_now(worker.assigned))
             return work(consumer._engine)
 
         return Done(consumer._use(use))

@@ -43,7 +43,7 @@ class OutOfRange:
     resume_at: OffsetAndMetadata | None = None
 
 
-class Cursor(NamedTuple):
+class WorkerCursor(NamedTuple):
     """The worker's state of one partition in one reading; replaced once per batch of messages."""
 
     #: The offset after the last fetched message, transaction marker or aborted record, and its leader epoch; None before the
@@ -73,6 +73,12 @@ class Cursor(NamedTuple):
 class Worker:
     """The fetched records of one consumer. Only one caller at a time may use a worker, and must call :meth:`idle` first."""
 
+    #: Nothing rings when messages arrive, and it is unknown whether there are any.
+    rings = False
+    pending = False
+    #: librdkafka, as the application's thread uses it; set by a blocking consumer.
+    source: Any = None
+
     def __init__(self, plane: DataPlane, is_out_of_range: Callable[[Any], bool]) -> None:
         """Read with ``plane``; ``is_out_of_range`` returns whether an event's error means that an offset is not in the log."""
         self.plane = plane
@@ -82,7 +88,7 @@ class Worker:
         #: The last plan that the data plane was made equal to.
         self.applied: Plan = Plan()
         #: The cursor of every partition in the plan. A change stores a new dictionary; no dictionary is modified.
-        self.cursors: dict[TopicPartition, Cursor] = {}
+        self.cursors: dict[TopicPartition, WorkerCursor] = {}
         #: True during a call to the data plane, and after a call that was interrupted.
         self.busy: bool = False
         #: True while no cursor has ended, and no cursor is suspect.
@@ -133,8 +139,8 @@ class Worker:
         """Keep the records and cursors of readings in ``plan``; return the partitions that the data plane must stop reading."""
         former = self.cursors
         same = {one for one, read in plan.reads.items() if one in former and former[one].read.serial == read.serial}
-        cursors: dict[Any, Cursor] = {
-            one: former[one]._replace(read=read) if one in same else Cursor(None, -1, None, read)
+        cursors: dict[Any, WorkerCursor] = {
+            one: former[one]._replace(read=read) if one in same else WorkerCursor(None, -1, None, read)
             for one, read in plan.reads.items()
         }
         gone = {one for one, cursor in former.items() if cursor.began is not None and one not in same}
@@ -160,7 +166,7 @@ class Worker:
         """Replace the cursors of these partitions."""
         self._replace({one: self.cursors[one]._replace(**changes) for one in partitions if one in self.cursors})
 
-    def _replace(self, changed: Mapping[TopicPartition, Cursor]) -> None:
+    def _replace(self, changed: Mapping[TopicPartition, WorkerCursor]) -> None:
         cursors = {**self.cursors, **changed}
         self.cursors, self._plain = cursors, _is_plain(cursors)
 
@@ -205,9 +211,11 @@ class Worker:
         return _assigned(self.cursors)
 
     @property
-    def out_of_range(self) -> Mapping[TopicPartition, Cursor]:
-        """The cursors of the partitions that the data plane has stopped reading (``Cursor.ended`` is set)."""
-        return {} if self._plain else {one: cursor for one, cursor in self.cursors.items() if cursor.ended is not None}
+    def out_of_range(self) -> Mapping[TopicPartition, tuple[OutOfRange, int]]:
+        """The partitions that the data plane has stopped reading, with the reason and the serial number of the reading."""
+        if self._plain:
+            return {}
+        return {one: (cursor.ended, cursor.read.serial) for one, cursor in self.cursors.items() if cursor.ended is not None}
 
     @property
     def fast(self) -> bool:
@@ -223,6 +231,27 @@ class Worker:
             self.busy = True
             await self._assign(again, again)
             self.busy = False
+
+    def pull(self, most: int, wait_s: float = 0.0, *, once: bool = False) -> None:
+        """Fetch on the application's thread; ``once``: with one wait and nothing else."""
+        self.busy = True
+        more = most - len(self.ready)
+        self.arrived(self.source.wait(more, wait_s) if once else self.source.fetch_now(more, wait_s))
+
+    def log_ends(self) -> None:
+        """Return None: librdkafka's cached watermarks do not tell how old they are, nor what the last stable offset is."""
+
+    def fetch_metrics(self) -> Mapping[str, float]:
+        """Return nothing, because librdkafka counts what it fetches."""
+        return {}
+
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        """Return nothing, because librdkafka's statistics have these figures."""
+        return {}
+
+    async def close(self) -> None:
+        """Close librdkafka's handle."""
+        await self.plane.close()
 
     def arrived(self, batch: list[Any]) -> None:
         """Add the messages that the data plane fetched to :attr:`ready`."""
@@ -245,7 +274,9 @@ class Worker:
             self.ready, self.cursors, self._plain = ready, cursors, plain
         self.busy = False
 
-    def _judged(self, events: Sequence[Any], cursors: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, Cursor]:
+    def _judged(
+        self, events: Sequence[Any], cursors: Mapping[TopicPartition, WorkerCursor]
+    ) -> dict[TopicPartition, WorkerCursor]:
         found = {}
         for event in events:
             partition = partition_of_message(event)
@@ -254,17 +285,9 @@ class Worker:
                 continue
             # An event about a look-up that librdkafka made has no offset.
             offset = event.offset()
-            verdict = self._verdict(OFFSET_INVALID if offset is None else offset, one)
-            why = OutOfRange(event.error().str(), verdict, getattr(event.error(), "resume_at", None))
-            found[partition] = one._replace(ended=why)
+            verdict = judge(OFFSET_INVALID if offset is None else offset, one.fetch_position.offset)
+            found[partition] = one._replace(ended=OutOfRange(event.error().str(), verdict))
         return found
-
-    def _verdict(self, offset: int, cursor: Cursor) -> Verdict:
-        return judge(offset, cursor.fetch_position.offset)
-
-    def all_records(self, batch: Sequence[Any]) -> bool:
-        """Return whether a batch contains no event."""
-        return not [one for one in batch if one.error() is not None]
 
     def take(self, most: int) -> list[Any]:
         """Return up to ``most`` messages of :attr:`ready`, which then count as delivered."""
@@ -274,14 +297,14 @@ class Worker:
             return messages
         return [ready.popleft() for _ in range(most)]
 
-    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
+    def tracked(self, batch: Sequence[Any]) -> dict[TopicPartition, WorkerCursor]:
         """Return :attr:`cursors` with the position after each partition's last message, without reading every message.
 
         Messages of one partition come in runs. A message ``n`` places before the last message of a run is in that run if it has
         the same partition and an offset lower by ``n`` or more. Doubling ``n`` finds the beginning of the run.
         """
-        before: dict[Any, Cursor] = self.cursors
-        found: dict[Any, Cursor] = {}
+        before: dict[Any, WorkerCursor] = self.cursors
+        found: dict[Any, WorkerCursor] = {}
         last = len(batch) - 1
         while last >= 0:
             message = batch[last]
@@ -295,7 +318,7 @@ class Worker:
                 one = before[key]
                 if one.first is None:
                     one = one._replace(first=_first_of(batch, key))
-                found[key] = _new(Cursor, (offset + 1, -1 if epoch is None else epoch, *one[2:]))
+                found[key] = _new(WorkerCursor, (offset + 1, -1 if epoch is None else epoch, *one[2:]))
             begins, step, behind = last, 1, offset - last
             while step:
                 candidate = begins - step
@@ -363,22 +386,19 @@ class Worker:
                 found[partition] = before(message)
         return found
 
-    def reached(self, table: Mapping[TopicPartition, Partition], taken: Positions) -> dict[TopicPartition, int]:
+    def began(self, partition: TopicPartition, serial: int) -> int | None:
+        """Return the first offset that a reading has fetched; None before it, and for another reading."""
+        one = self.cursors.get(partition)
+        return None if one is None or one.read.serial != serial else one.first
+
+    def reached(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
         """Return the offset from which each partition's next message comes; omit partitions whose start is unknown.
 
-        This is the start, or the offset after the last delivered message, or behind the transaction markers and aborted records
-        after it. ``taken``: the data plane's positions. On the loop.
+        This is the start, or the offset after the last delivered message.
         """
-        delivered, waiting = self.positions(table), self._first_waiting()
-        found: dict[TopicPartition, int] = {}
-        for partition, value in table.items():
-            at, cursor = delivered.get(partition, value.start), self.cursors.get(partition)
-            if at is None:
-                continue
-            found[partition] = at.offset
-            if partition in taken and partition not in waiting and cursor is not None and cursor.read.serial == value.serial:
-                found[partition] = max(at.offset, taken[partition].offset)
-        return found
+        delivered = self.positions(table)
+        starts = {one: value.start for one, value in table.items()}
+        return {one: at.offset for one, start in starts.items() if (at := delivered.get(one, start)) is not None}
 
     def waits(self, partition: TopicPartition) -> bool:
         """Return whether a fetched message of a partition waits to be delivered."""
@@ -392,30 +412,11 @@ class Worker:
         return waiting
 
 
-class FetchWorker(Worker):
-    """The worker for this package's own Fetch requests.
-
-    A fetch on the loop loses nothing if it is cancelled, and the serial numbers of readings show which reading an event is
-    about.
-    """
-
-    async def fetch(self, most: int, wait_s: float) -> None:
-        """Take records into :attr:`ready`; wait at most ``wait_s`` seconds for the first ones."""
-        await self.plane.fetch(most, wait_s, self.arrived)
-
-    def all_records(self, batch: Sequence[Any]) -> bool:
-        """Return whether a batch contains no event. The plane returns an event alone."""
-        return len(batch) != 1 or batch[0].error() is None
-
-    def _verdict(self, offset: int, cursor: Cursor) -> Verdict:
-        return Verdict.CURRENT
-
-
-def _assigned(cursors: Mapping[TopicPartition, Cursor]) -> bool:
+def _assigned(cursors: Mapping[TopicPartition, WorkerCursor]) -> bool:
     return any(one.began is not None for one in cursors.values())
 
 
-def _is_plain(cursors: Mapping[TopicPartition, Cursor]) -> bool:
+def _is_plain(cursors: Mapping[TopicPartition, WorkerCursor]) -> bool:
     return not any(one.suspect or one.ended is not None for one in cursors.values())
 
 

@@ -348,7 +348,7 @@ class Calls:
             if not one.notified or partition not in engine.core.assignment.held:
                 continue
             what = self._odd(engine, plane, partition)
-            if one.paused and partition not in paused:
+            if one.paused and partition not in paused and one.phase is not Phase.RELEASING:
                 what = "is paused, but the application did not pause it"
             if what is not None:
                 odd[partition] = self._odd_since.get(partition, moment)

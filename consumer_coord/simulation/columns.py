@@ -1,6 +1,6 @@
 """What applications received: the records of messages or of a batch of columns, and the log to which these records belong.
 
-A member reads messages, or with ``columns`` columns (``consume_arrow``). In either case the production :class:`FetchPlane` and
+A member reads messages, or with ``columns`` columns (``consume_arrow``). In either case the production :class:`Reader` and
 :class:`Fetcher` send Fetch requests to the simulated brokers, and the kernel decodes the responses.
 """
 
@@ -15,9 +15,8 @@ from typing import Any
 import attrs
 
 from consumer_coord.columns import ArrowColumns
-from consumer_coord.consumer.chunks import Chunk
-from consumer_coord.consumer.fetch_plane import FetchPlane
-from consumer_coord.consumer.message_plane import MessagePlane
+from consumer_coord.consumer.reading.chunks import ReadingEvent
+from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import partition_of_message
 from consumer_coord.simulation.brokers import SimulatedCluster
@@ -115,19 +114,23 @@ class _Reading:
 
 @attrs.frozen
 class FetchWitness:
-    """The production data plane, with the methods that the rule *stranded* uses."""
+    """The production reader, with the methods that the rule *stranded* uses."""
 
-    plane: FetchPlane
+    reader: Reader
 
     def reading(self, partition: TopicPartition) -> _Reading | None:
         """Return how a partition is fetched now."""
-        if partition not in self.plane._readings:
+        reading = self.reader._readings.get(partition)
+        if reading is None or not reading.on:
             return None
-        state = self.plane._fetcher._states.get(partition)
+        state = self.reader._fetcher._states.get(partition)
         return _Reading(state is not None and state.stopped)
 
     def has_event(self, partition: TopicPartition) -> bool:
-        """Return whether an event about a partition waits for delivery."""
-        fetched = (item.value.partition for item in self.plane._fetcher._buffer._ready if item.state.stopped)
-        queued = self.plane._queue if isinstance(self.plane, MessagePlane) else ()
-        return partition in fetched or any(one.at == partition for one in queued if not isinstance(one, Chunk))
+        """Return whether an event about a partition waits for delivery, or its Fetches begin again after one."""
+        reader = self.reader
+        fetched = (item.value.partition for item in reader._fetcher._buffer._ready if item.state.stopped)
+        if partition in fetched or any(one.at == partition for one in reader._queue if isinstance(one, ReadingEvent)):
+            return True
+        reading = reader._readings.get(partition)
+        return reading is not None and reading.retries

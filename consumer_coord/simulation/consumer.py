@@ -12,7 +12,7 @@ from consumer_coord.confluent.rows import Positions, Rows, committed_rows
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.environment import RunBlocking
 from consumer_coord.group.commits import Ticket
 from consumer_coord.group.subscription import NOTHING
@@ -56,9 +56,9 @@ class SimulatedConsumer(AsyncGroupConsumer):
     @property
     def witness(self) -> FetchWitness:
         """What is fetched, for checkers."""
-        plane = self.engine.worker.plane
-        assert isinstance(plane, FetchPlane)
-        return FetchWitness(plane)
+        reader = self.engine.worker
+        assert isinstance(reader, Reader)
+        return FetchWitness(reader)
 
     @property
     def begun(self) -> bool:

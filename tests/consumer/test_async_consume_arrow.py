@@ -16,8 +16,8 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import ArrowColumns
 from consumer_coord.confluent import TopicPartition
-from consumer_coord.errors import IllegalStateError
 from tests.consumer.test_async_consumer import DEADLINE_S, MODERN, PARTITIONS, consumer, produce
+from tests.support.waiting import eventually_async
 
 COUNT = 600
 
@@ -147,19 +147,22 @@ def test_a_cancelled_step_of_a_bounded_read_loses_nothing_and_does_not_end_the_r
     run(main())
 
 
-def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:
+def test_messages_and_columns_share_the_positions(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
+        found: list[int] = []
+
+        async def columns() -> None:
+            found.extend(values(await member.consume_arrow(3, timeout=0.05)))
+
+        async def messages() -> None:
+            received = [await member.poll(0.05), *await member.consume(4, 0.05), await member.getone(timeout_ms=50)]
+            found.extend(int(one.value()) for one in received if one is not None)
+
         async with consumer(kafka) as member:
             await member.subscribe(["orders"])
-            await member.consume_arrow(5)
-            for call in (member.poll(0), member.consume(1, 0), member.getone(timeout_ms=0)):
-                with pytest.raises(IllegalStateError, match="reads columns"):
-                    await call
-        async with consumer(kafka) as member:
-            await member.subscribe(["orders"])
-            await member.poll(0)
-            with pytest.raises(IllegalStateError, match="reads messages"):
-                await member.consume_arrow(timeout=0)
+            turns = itertools.cycle([messages, columns])
+            await eventually_async(lambda: len(found) == COUNT, step=lambda: next(turns)())
+        assert sorted(found) == list(range(COUNT))
 
     run(main())
 

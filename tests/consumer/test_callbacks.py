@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from consumer_coord.consumer import turns
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.apply_changes import Holder, apply_changes, run_through
 from consumer_coord.group.assignment import AssignmentState
@@ -444,8 +445,6 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         return looked_up[-1]
 
     class Plane:
-        rings = False
-
         async def wait_idle(self) -> None:
             """Return at once: every call has ended when it returns."""
 
@@ -469,10 +468,10 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         look_up=start,
     )
     home: Any = SimpleNamespace(now=lambda: 0.0, wait_idle=nothing, abandoned=list)
-    plane: Any = Plane()
+    worker = Worker(cast("Any", Plane()), lambda error: False)
     unused: Any = None
     reset = ResetPolicy("earliest", read_committed=True)
-    engine = Engine(member, plane, home, reset=reset, is_out_of_range=unused, call=unused, events=nothing)
+    engine = Engine(member, worker, home, reset=reset, call=unused, events=nothing)
     partition = TopicPartition("t", 0)
 
     state.publish(1, {partition})

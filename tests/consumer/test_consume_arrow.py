@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import math
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,11 @@ from consumer_coord import AsyncGroupConsumer, GroupConsumer, confluent
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.config import parse
+from consumer_coord.confluent import Message
 from consumer_coord.consumer import arrow_calls, arrow_reads
 from consumer_coord.consumer.arrow_reads import Bounds
-from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.consumer.partitions import Partition, Phase
+from consumer_coord.consumer.reading.chunks import Decoding
 from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError, WakeupError
 from consumer_coord.fetch import FetchedRecords, Fetcher
 from consumer_coord.leaders.list_offsets import Listed, ListedOffset
@@ -69,6 +71,15 @@ def pairs(batch: ArrowColumns) -> list[Pair]:
     """Return (partition, offset) of each record."""
     read = pa.record_batch(batch)
     return list(zip(read["partition"].to_pylist(), read["offset"].to_pylist(), strict=True))
+
+
+def at(message: Message) -> Pair:
+    """Return (partition, offset) of a message without an error."""
+    partition, offset = message.partition(), message.offset()
+    assert message.error() is None
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
 
 
 def read(members: Sequence[GroupConsumer], until: Callable[[list[Pair]], bool], **limits: Any) -> list[Pair]:
@@ -294,38 +305,34 @@ def test_callbacks_for_the_events_of_librdkafka_are_still_called(kafka: Embedded
         eventually(lambda: len(reports) > 1, step=lambda: one.consume_arrow(timeout=0.05))
 
 
-def test_messages_and_columns_do_not_mix(kafka: EmbeddedKafka) -> None:
-    with consumer(kafka) as one:
+def test_messages_and_columns_share_the_positions(kafka: EmbeddedKafka) -> None:
+    """Messages that were decoded ahead are delivered as columns, and every record is delivered once."""
+    found: list[tuple[int, int]] = []
+    reads: list[Callable[[GroupConsumer], Iterable[tuple[int, int]]]] = [
+        lambda one: [at(message) for message in [one.poll(0.05)] if message is not None],
+        lambda one: pairs(one.consume_arrow(3, timeout=0.05)),
+        lambda one: map(at, one.consume(5, 0.05)),
+    ]
+    with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
-        one.consume_arrow(10, timeout=DEADLINE_S)
-        for call in (lambda: one.poll(0), lambda: one.consume(1, 0), lambda: next(one)):
-            with pytest.raises(IllegalStateError, match="reads columns"):
-                call()
-        assert len(one.consume_arrow(10, timeout=DEADLINE_S))
-    with consumer(kafka) as other:
-        other.subscribe(["orders"])
-        assert other.poll(DEADLINE_S) is not None
-        with pytest.raises(IllegalStateError, match="reads messages"):
-            other.consume_arrow(timeout=0)
+        turns = itertools.cycle(reads)
+        eventually(lambda: len(found) == len(ALL), step=lambda: found.extend(next(turns)(one)))
+        assert sorted(found) == ALL
+        for number in range(4):
+            offsets = [offset for partition, offset in found if partition == number]
+            assert offsets == sorted(offsets)
+        assert [each.offset for each in one.position([row(number) for number in range(4)])] == [COUNT] * 4
+        one.commit(asynchronous=False)
+        assert [each.offset for each in one.committed([row(number) for number in range(4)], 10)] == [COUNT] * 4
 
 
-def test_messages_and_columns_do_not_mix_in_an_idle_consumer(kafka: EmbeddedKafka) -> None:
-    with member(kafka) as one:
+@needs_librdkafka
+def test_columns_do_not_come_after_messages_of_librdkafka(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, librdkafka_enable=True) as one:
         one.subscribe(["orders"])
-        read([one], lambda got: len(got) == 4 * COUNT)
-        for _ in range(5):
-            assert len(one.consume_arrow(timeout=0.02)) == 0
-            for call in (lambda: one.poll(0), lambda: one.poll(0.02), lambda: one.consume(1, 0.02), lambda: next(one)):
-                with pytest.raises(IllegalStateError, match="reads columns"):
-                    call()
-    with member(kafka) as other:
-        other.subscribe(["orders"])
-        while other.poll(0.5) is not None:
-            pass
-        for _ in range(5):
-            assert other.poll(0.02) is None
-            with pytest.raises(IllegalStateError, match="reads messages"):
-                other.consume_arrow(timeout=0.02)
+        assert one.poll(DEADLINE_S) is not None
+        with pytest.raises(IllegalStateError, match=r"librdkafka has fetched messages.*librdkafka\.enable"):
+            one.consume_arrow(timeout=0)
 
 
 def test_a_callback_may_not_read(kafka: EmbeddedKafka) -> None:

@@ -54,7 +54,7 @@ def _engine(**changes: Any) -> Any:
     application.waited = lambda: Application.waited(application)
     idle = {
         "_quiet_until": 10.5,
-        "_engine_loop": SimpleNamespace(now=lambda: 10.0),
+        "engine_loop": SimpleNamespace(now=lambda: 10.0),
         "attention": False,
         "closing": False,
         "returns_early": False,

@@ -15,7 +15,6 @@ from confluent_kafka import cimpl
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from tests.support.consumer.embedded import BROKER, consumer, produce
 from tests.support.consumer.handle import EndlessHandle
 from tests.support.consumer.signal_points import interrupted
@@ -176,8 +175,7 @@ def test_commit_seek_and_pause(reading: Reading) -> None:
         reading.all_are_read(points.raised_at)
         return points.raised_at
 
-    # A position of the own Fetch comes from the whole queue, so there are many points that are alike.
-    _at_every_point(use, step=1 if isinstance(data_plane(one).source, Librdkafka) else 17, least=60)
+    _at_every_point(use, least=60)
     assert reading.again == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.support.consumer.embedded import BROKER, DEADLINE_S, GROUP, KeepingConsumer, held, produce, row, take
+from tests.support.consumer.embedded import BROKER, DEADLINE_S, GROUP, held, produce, row, take
 from tests.support.consumer.embedded import consumer as keeping_consumer
 from tests.support.consumer.interrupts import Interrupt, keep_quiet_in_destructors
 from tests.support.waiting import eventually
@@ -183,12 +183,6 @@ def test_a_close_that_was_interrupted_is_closed_by_another_call(kafka: EmbeddedK
     assert kafka.group_state(GROUP) == "Empty"
 
 
-def _interrupted_after_two(one: KeepingConsumer) -> None:
-    """Take two messages from the data plane, and interrupt it as a signal handler that raises would."""
-    assert len(data_plane(one).consume(2, DEADLINE_S)) == 2
-    data_plane(one).interrupt()
-
-
 @pytest.mark.behaviour(24)
 def test_a_position_lies_before_what_only_an_interrupted_call_had(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("more")
@@ -196,7 +190,7 @@ def test_a_position_lies_before_what_only_an_interrupted_call_had(kafka: Embedde
         one.subscribe(["more"])
         eventually(lambda: data_plane(one).assigned, step=one.poll_and_keep)
         produce(kafka, "more", {0: range(5)})
-        _interrupted_after_two(one)
+        data_plane(one).lose(2)
         assert one.position([row(0, topic="more")])[0].offset <= 0
         assert [message.offset() for message in take(one, 5)] == list(range(5))
         assert one.position([row(0, topic="more")])[0].offset == 5
@@ -206,7 +200,7 @@ def test_a_position_lies_before_what_only_an_interrupted_call_had(kafka: Embedde
 def test_a_close_of_a_manual_assignment_commits_nothing_that_only_an_interrupted_call_had(kafka: EmbeddedKafka) -> None:
     with keeping_consumer(kafka) as one:
         one.assign([row(0, 3)])
-        _interrupted_after_two(one)
+        data_plane(one).lose(2)
     with keeping_consumer(kafka) as two:
         assert two.committed([row(0)], 10)[0].offset == 3
 

@@ -123,25 +123,6 @@ def test_damaged_records_are_reported_once_and_read_when_they_are_whole_again(
         assert len(errors) == 1
 
 
-def test_messages_come_before_columns_or_after_them_but_not_both(kafka: EmbeddedKafka) -> None:
-    with own(kafka) as one:
-        one.subscribe(["orders"])
-        take(one, 1)
-        with pytest.raises(KafkaException, match="reads messages"):
-            one.consume_arrow(timeout=0.1)
-    with own(kafka, group_id="other") as two:
-        two.subscribe(["orders"])
-        found = 0
-
-        def read() -> None:
-            nonlocal found
-            found += len(two.consume_arrow(timeout=0.1))
-
-        eventually(lambda: found == 2 * COUNT, step=read)
-        with pytest.raises(KafkaException, match="reads columns"):
-            two.poll(0)
-
-
 @pytest.mark.parametrize("start", [0, 7, 8, OFFSETS[-1]])
 def test_records_of_old_formats_are_read(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
     """Topics that are older than Kafka 0.11 still have them. A start may be inside a compressed message."""

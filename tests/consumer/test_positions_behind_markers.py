@@ -29,7 +29,7 @@ from tests.support.consumer.embedded import (
     take,
 )
 from tests.support.waiting import eventually, eventually_async
-from tests.support.white_box import data_plane, source
+from tests.support.white_box import data_plane, next_offset
 
 END = 10
 PARTITION = TopicPartition("orders", 0)
@@ -53,15 +53,14 @@ def position(one: KeepingConsumer) -> int:
 
 
 def read_to_the_end(one: KeepingConsumer, count: int = 3) -> None:
-    """Read the records, and poll until librdkafka has passed the last marker; the consumer is not asked for its position."""
+    """Read the records, and poll until the consumer has passed the last marker; the consumer is not asked for its position."""
     if count:
         take(one, count)
     eventually(lambda: has_passed(one), step=one.poll_and_keep)
 
 
 def has_passed(one: KeepingConsumer | AsyncGroupConsumer) -> bool:
-    at = source(one).positions_now([PARTITION]).get(PARTITION)
-    return at is not None and at.offset == END
+    return next_offset(one, PARTITION) == END
 
 
 @pytest.mark.parametrize("read", ["poll", "consume"])
@@ -136,8 +135,7 @@ def test_a_waiting_record_is_not_passed(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         (first,) = take(one, 1)
-        data_plane(one).arrived(data_plane(one).consume(2, DEADLINE_S))
-        assert len(data_plane(one).ready) == 2
+        assert len(data_plane(one).read_ahead(2)) == 2
         assert position(one) == first.offset() + 1
         one.pause([row(0)])
         one.resume([row(0)])

@@ -15,6 +15,7 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
+from consumer_coord.fetch import Fetcher, FetchStart
 from consumer_coord.group.apply_changes import run_through
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.offsets import OffsetAndMetadata
@@ -35,26 +36,23 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def note_assignments(one: GroupConsumer, begun: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Append the positions of every later assignment of the data plane."""
-    plane: Any = data_plane(one).worker.plane
-    assign = plane.assign
+def note_assignments(begun: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append the starts of every later assignment of a fetcher."""
+    assign = Fetcher.assign
 
-    async def noting(positions: Any) -> None:
-        begun.append(positions)
-        await assign(positions)
+    def noting(self: Fetcher, starts: Mapping[PartitionOf, FetchStart]) -> None:
+        begun.append(starts)
+        assign(self, starts)
 
-    monkeypatch.setattr(plane, "assign", noting)
+    monkeypatch.setattr(Fetcher, "assign", noting)
 
 
 def _polled(one: GroupConsumer) -> list[Message]:
     """Poll a few messages; all other messages of both partitions are then read ahead."""
     messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
     assert len(messages) == 3
-    # librdkafka may fetch the two partitions in any order: read the other messages as poll does.
-    while len(data_plane(one).ready) < 2 * COUNT - len(messages):
-        fetched = data_plane(one).consume(2 * COUNT, 0.2)
-        data_plane(one).arrived(fetched)
+    # The two partitions may be fetched in any order: read the other messages as poll does.
+    data_plane(one).read_ahead(2 * COUNT - len(messages))
     assert {message.partition() for message in data_plane(one).ready} == {0, 1}
     return messages
 
@@ -80,8 +78,7 @@ def _committed(one: GroupConsumer) -> dict[int, int]:
 
 
 def _until_a_poll_finds_nothing(one: GroupConsumer) -> None:
-    while not data_plane(one).source.dry:
-        assert one.poll(0.01) is None
+    eventually(lambda: _is_quiet(one), "a poll after which only a message is expected")
 
 
 def _takes_the_short_way(one: GroupConsumer) -> bool:
@@ -218,7 +215,7 @@ def test_a_consume_that_finds_too_few_messages_keeps_them(kafka: EmbeddedKafka, 
         one.subscribe(["orders"])
         take(one, 2 * COUNT)
         _until_a_poll_finds_nothing(one)
-        note_assignments(one, begun, monkeypatch)
+        note_assignments(begun, monkeypatch)
         assert one.consume(5, 0.01) == []
         produce(kafka, "orders", {0: range(COUNT, COUNT + 5)})
         assert [message.offset() for message in one.consume(5, DEADLINE_S)] == list(range(COUNT, COUNT + 5))
@@ -231,7 +228,7 @@ def test_to_resume_what_is_not_paused_fetches_nothing_again(kafka: EmbeddedKafka
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         messages = _polled(one)
-        note_assignments(one, begun, monkeypatch)
+        note_assignments(begun, monkeypatch)
         ends = time.monotonic() + DEADLINE_S
         while len(messages) < 2 * COUNT:
             assert time.monotonic() < ends

@@ -18,7 +18,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from tests.support.consumer.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, produce, row, take
+from tests.support.consumer.embedded import BROKER, KeepingConsumer, consumer, produce, row, take
 from tests.support.waiting import eventually
 from tests.support.white_box import data_plane, partitions
 
@@ -156,9 +156,8 @@ def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_is_delivere
         eventually(lambda: all(each.former_topic_id for each in partitions(one).values()), step=one.poll_and_keep)
         eventually(lambda: len(data_plane(one).assigned) == 2, step=one.poll_and_keep)
         produce(kafka, "orders", {0: ["new", "new"]})
-        ahead = data_plane(one).consume(2, DEADLINE_S)
+        ahead = data_plane(one).read_ahead(2)
         assert [message.value() for message in ahead] == [b"new", b"new"]
-        data_plane(one).arrived(ahead)
         if paused:
             one.pause([row(0)])
         with pytest.raises(KafkaException, match="was deleted"):

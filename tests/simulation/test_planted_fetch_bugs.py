@@ -5,7 +5,7 @@ Members read columns (``consume_arrow``). Without its bug the same history keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -13,10 +13,8 @@ import pytest
 
 from consumer_coord.columns import ArrowColumns, CompletedFetch
 from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
-from consumer_coord.consumer.chunks import Chunk, ChunkWorker, Decoding
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.fetch_plane import FetchPlane
-from consumer_coord.consumer.worker import Cursor
+from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Decoding
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
@@ -26,7 +24,7 @@ from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario, with_reads
 from consumer_coord.topic_partition import TopicPartition
 from tests.fetch.test_planted_bugs import changed_offsets_are_not_sent
-from tests.support.simulation.planting import assert_found
+from tests.support.simulation.planting import assert_found, former
 
 SEEDS = range(100)
 
@@ -81,7 +79,7 @@ def ask_followers_for_epochs(patch: Patch) -> None:
     patch.setattr(BrokerFetches, "_validate", validate)
 
 
-# -- fetch_plane.py
+# -- the reader and the fetcher
 
 
 def begin_without_the_epoch_of_the_commit(patch: Patch) -> None:
@@ -107,41 +105,43 @@ def _begin_again_after_a_truncation(patch: Patch) -> None:
 
 def _free_nothing(patch: Patch) -> None:
     """The bytes of delivered records count for ever."""
-    patch.setattr(FetchPlane, "free", lambda self, waiting: None)
+    patch.setattr(Fetcher, "advance", lambda self, partition, serial, next_offset: None)
 
 
 # -- chunks.py
 
 
 def _stand_before_the_chunk(patch: Patch) -> None:
-    """The position of a partition whose records were taken is the one before them."""
+    """The position of a partition whose records were delivered is the one before them."""
+    batch = ArrowReads.batch
 
-    tracked = ChunkWorker.tracked
+    def before(self: ArrowReads, decoding: Decoding) -> ArrowColumns:
+        decoding.cursors.clear()
+        return batch(self, decoding)
 
-    def before(self: ChunkWorker, batch: Sequence[Any]) -> dict[TopicPartition, Cursor]:
-        cursors = tracked(self, batch)
-        for one in batch:
-            if one.error() is None:
-                partition = TopicPartition(one.topic(), one.partition())
-                cursors[partition] = cursors[partition]._replace(next=one.offset())
-        return cursors
-
-    patch.setattr(ChunkWorker, "tracked", before)
+    patch.setattr(ArrowReads, "batch", before)
 
 
 def _keep_a_decoder_that_moved_ahead(patch: Patch) -> None:
     """A cancelled decoding leaves the decoder after records that no application received."""
     decoder = Chunk.decoder
 
-    def careless(self: Chunk) -> CompletedFetch:
-        return self._decoder if self._decoder is not None else decoder(self)
+    def careless(self: Chunk, position: int) -> CompletedFetch:
+        return self._decoder if self._decoder is not None else decoder(self, position)
 
     patch.setattr(Chunk, "decoder", careless)
 
 
 def _deliver_the_rest_again(patch: Patch) -> None:
     """The rest of a chunk, after a part was delivered, is the whole chunk."""
-    patch.setattr(Chunk, "behind", lambda self, position: self)
+    decode = former(Decoding, "_decode")
+
+    def whole(self: Decoding, chunk: Chunk, cursor: Cursor, end: int) -> None:
+        decode(self, chunk, cursor, end)
+        if chunk.at in self.cursors and self.cursors[chunk.at].next < chunk.end:
+            self.cursors[chunk.at] = cursor
+
+    patch.setattr(Decoding, "_decode", whole)
 
 
 # -- arrow_reads.py
@@ -153,10 +153,9 @@ def _commit_what_was_fetched(patch: Patch) -> None:
 
     def generous(self: ArrowReads, decoding: Decoding) -> ArrowColumns:
         made = batch(self, decoding)
+        fetched = {one.at: one.end for one in self.reader._queue if isinstance(one, Chunk)}
         made.fetched_under = {
-            partition: entry._replace(position=self._worker.cursors[partition].fetch_position)
-            if partition in self._worker.cursors
-            else entry
+            partition: entry._replace(position=entry.position._replace(offset=fetched.get(partition, entry.position.offset)))
             for partition, entry in made.fetched_under.items()
         }
         return made
@@ -196,12 +195,12 @@ def _take_minus_one_for_an_offset(patch: Patch) -> None:
 
 def _read_beyond_the_bound(patch: Patch) -> None:
     """The batch that contains the end of a bounded read is decoded to its end."""
-    decoding = Request.decoding
+    decoding = ArrowReads.decoding
 
-    def unbounded(self: Request, chunks: Iterable[Any]) -> Decoding:
-        return decoding(attrs.evolve(self, bounds=None), chunks)
+    def unbounded(self: ArrowReads, request: Request) -> Decoding:
+        return decoding(self, attrs.evolve(request, bounds=None))
 
-    patch.setattr(Request, "decoding", unbounded)
+    patch.setattr(ArrowReads, "decoding", unbounded)
 
 
 def _forget_partitions_without_an_end(patch: Patch) -> None:

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from consumer_coord.consumer.partitions import Partition
-from consumer_coord.consumer.worker import Positions, Worker
+from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.health import Facts, Health, judging
 from consumer_coord.simulation.drawing import draw_scenario, with_reads
 from consumer_coord.simulation.play import play
@@ -30,11 +30,11 @@ def _take_silence_for_the_end_of_the_log(patch: Patch) -> None:
 def _take_fetched_records_for_delivered_ones(patch: Patch) -> None:
     """Records that wait for the application are not owed."""
 
-    def reached(self: Worker, table: Mapping[TopicPartition, Partition], taken: Positions) -> dict[TopicPartition, int]:
-        ends = self.plane.log_ends() or {}
+    def reached(self: Reader, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
+        ends = self.log_ends()
         return {one: at.fetched for one, at in ends.items() if one in table and at.fetched is not None}
 
-    patch.setattr(Worker, "reached", reached)
+    patch.setattr(Reader, "reached", reached)
 
 
 def _let_the_application_be_the_reason(patch: Patch) -> None:

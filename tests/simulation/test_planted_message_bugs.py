@@ -5,21 +5,21 @@ Without its bug the same history keeps every rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import attrs
 import pytest
 
 from consumer_coord.columns import CompletedFetch
 from consumer_coord.columns.rows import Messages, Rows
-from consumer_coord.consumer.chunks import Chunk
-from consumer_coord.consumer.message_plane import MessagePlane
+from consumer_coord.consumer.partitions import Plan
+from consumer_coord.consumer.reading.chunks import Chunk
+from consumer_coord.consumer.reading.reader import PartitionReading, Reader
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.error_steps import Step
 from consumer_coord.fetch.fetcher import Fetcher
 from consumer_coord.fetch.partition_state import FetchState
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
@@ -35,42 +35,67 @@ Patch = pytest.MonkeyPatch
 
 def lose_the_first_row_of_a_step(patch: Patch) -> None:
     """A step that decodes the middle of a chunk hands out its rows from the second on."""
-    decode, step = Messages.decode, former(MessagePlane, "_decode")
+    decode = Messages.decode
 
-    def few(self: Messages, fetch: CompletedFetch, kept: Any) -> Rows:
-        return decode(self, fetch, kept, max_records=3)
-
-    def careless(self: MessagePlane, chunk: Chunk) -> Rows | None:
-        rows: Rows | None = step(self, chunk)
-        if rows is not None and chunk.start > chunk.records.offset and len(rows) > 1:
+    def careless(self: Messages, fetch: CompletedFetch, kept: Any) -> Rows:
+        begin = fetch.next_offset
+        rows = decode(self, fetch, kept, max_records=3)
+        if begin % 3 and len(rows) > 1:
             rows.take(1)
+            return cast("Rows", _Shifted(rows, begin))
         return rows
 
-    patch.setattr(Messages, "decode", few)
-    patch.setattr(MessagePlane, "_decode", careless)
+    patch.setattr(Messages, "decode", careless)
+
+
+class _Shifted:
+    """Rows that claim another position until one is taken."""
+
+    def __init__(self, rows: Any, position: int) -> None:
+        self._rows, self._position = rows, position
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    @property
+    def position(self) -> int:
+        return self._position if self._position >= 0 else int(self._rows.position)
+
+    def take(self, most: int) -> list[Any]:
+        self._position = -1
+        found: list[Any] = self._rows.take(most)
+        return found
 
 
 def _decode_a_chunk_again(patch: Patch) -> None:
-    """Rows that one call leaves behind are let go, and the next call decodes their chunk from its beginning."""
-    take = MessagePlane.take
+    """The cursor of a partition stays where it was after messages were decoded, now and then."""
+    decode = former(Reader, "_decode")
+    count = 0
 
-    def forgetful(self: MessagePlane, most: int) -> list[Any]:
-        found = take(self, most)
-        self._rows = None
-        return found
+    def forgetful(self: Reader, chunk: Chunk, index: int, most: int) -> None:
+        nonlocal count
+        before = self.cursors[chunk.at]
+        decode(self, chunk, index, most)
+        count += 1
+        if count % 5 == 0:
+            self.cursors[chunk.at] = before
 
-    patch.setattr(MessagePlane, "take", forgetful)
+    patch.setattr(Reader, "_decode", forgetful)
 
 
 def _hand_out_rows_backwards(patch: Patch) -> None:
-    """A call that takes two rows returns the later one first."""
-    take = MessagePlane.take
+    """A call that makes two messages ready returns the later one first."""
+    pull = Reader.pull
 
-    def backwards(self: MessagePlane, most: int) -> list[Any]:
-        found = take(self, most)
-        return found[::-1] if len(found) == 2 else found
+    def backwards(self: Reader, most: int, wait_s: float = 0.0) -> None:
+        pull(self, most, wait_s)
+        if len(self.ready) == 2:
+            self.ready.reverse()
 
-    patch.setattr(MessagePlane, "take", backwards)
+    patch.setattr(Reader, "pull", backwards)
 
 
 # -- the reader
@@ -78,15 +103,30 @@ def _hand_out_rows_backwards(patch: Patch) -> None:
 
 def _count_chunks_of_a_former_reading(patch: Patch) -> None:
     """A chunk in the queue counts for a later reading of its partition, too."""
-    assign = MessagePlane.assign
+    apply = Reader.apply
 
-    async def generous(self: MessagePlane, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        await assign(self, positions)
-        for chunk in self._queue:
-            if isinstance(chunk, Chunk) and chunk.at in positions:
-                chunk.records = attrs.evolve(chunk.records, serial=self._readings[chunk.at].serial)
+    def generous(self: Reader, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
+        former = [one for one in self._queue if isinstance(one, Chunk)]
+        apply(self, plan, only)
+        for chunk in former:
+            reading = self._readings.get(chunk.at)
+            if reading is not None and reading.on and chunk not in self._queue and chunk.end > self.cursors[chunk.at].next:
+                chunk.records = attrs.evolve(chunk.records, serial=reading.serial)
+                self._queue.append(chunk)
+                self._added += chunk.size
 
-    patch.setattr(MessagePlane, "assign", generous)
+    patch.setattr(Reader, "apply", generous)
+
+
+def _forget_what_was_set_aside(patch: Patch) -> None:
+    """A partition that is read again after a pause goes on behind what was fetched before the pause."""
+    include = former(Reader, "_include")
+
+    def forgetful(self: Reader, partition: TopicPartition, reading: PartitionReading) -> None:
+        reading.items.clear()
+        include(self, partition, reading)
+
+    patch.setattr(Reader, "_include", forgetful)
 
 
 # -- the fetcher
@@ -126,6 +166,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "lose the first row of a step": (lose_the_first_row_of_a_step, {"records", "skipped"}),
     "decode a chunk again": (_decode_a_chunk_again, {"again", "records"}),
     "count chunks of a former reading": (_count_chunks_of_a_former_reading, {"again", "skipped", "records", "callbacks"}),
+    "forget what was set aside": (_forget_what_was_set_aside, {"skipped", "durability", "liveness", "records"}),
     "hand out rows backwards": (_hand_out_rows_backwards, {"records", "again", "skipped"}),
     "late answers count": (late_answers_count, {"again", "skipped", "records", "twice"}),
     "ignore an offset out of range": (_ignore_an_offset_out_of_range, {"liveness", "health", "stranded"}),

@@ -17,7 +17,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.producers import ProducerStates
 from consumer_coord.broker.transaction import Transaction
 from consumer_coord.consumer import group_metadata
-from consumer_coord.consumer.message_plane import MessagePlane
+from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.fetch import broker as fetch_broker
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
@@ -158,16 +158,17 @@ def _name_no_generation(patch: Patch) -> None:
 
 def _skip_a_row(patch: Patch) -> None:
     """A call that takes several rows loses the second one, now and then."""
-    take = MessagePlane.take
+    pull = Reader.pull
     count = 0
 
-    def careless(self: MessagePlane, most: int) -> list[Any]:
+    def careless(self: Reader, most: int, wait_s: float = 0.0) -> None:
         nonlocal count
-        found = take(self, most)
-        count += len(found) > 2
-        return [found[0], *found[2:]] if len(found) > 2 and count % 11 == 0 else found
+        pull(self, most, wait_s)
+        count += len(self.ready) > 2
+        if len(self.ready) > 2 and count % 11 == 0:
+            del self.ready[1]
 
-    patch.setattr(MessagePlane, "take", careless)
+    patch.setattr(Reader, "pull", careless)
 
 
 # -- the producer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -20,11 +20,9 @@ from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
-from consumer_coord.consumer import engine, partitions
+from consumer_coord.consumer import engine
 from consumer_coord.consumer.engine_loop import EngineLoop
-from consumer_coord.consumer.fetch_plane import FetchPlane
-from consumer_coord.consumer.message_plane import MessagePlane
-from consumer_coord.consumer.worker import Worker
+from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import commits as commit_lane
 from consumer_coord.group import consumer_protocol
@@ -52,6 +50,7 @@ from tests.simulation.test_planted_fetch_bugs import (
     begin_without_the_epoch_of_the_commit,
     do_not_notice_the_end_of_an_idle_log,
 )
+from tests.support.simulation.planting import former
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -272,18 +271,15 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "check_plan", check_plan)
 
 
-def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
-    take_over = Worker._take_over
+def _stand_where_a_former_reading_stood(patch: pytest.MonkeyPatch) -> None:
+    end = former(Reader, "_end")
 
-    def careless(self: Worker, plan: partitions.Plan) -> set[TopicPartition]:
-        former = {one: at for one, at in self.cursors.items() if at.next is not None}
-        gone = take_over(self, plan)
-        behind = {one: former[one] for one in former.keys() & self.cursors.keys()}
-        moved = {one: self.cursors[one]._replace(next=at.next, epoch=at.epoch) for one, at in behind.items()}
-        self.cursors = {**self.cursors, **moved}
-        return gone
+    def careless(self: Reader, gone: Collection[TopicPartition]) -> None:
+        cursors = {one: self.cursors[one] for one in gone if one in self.cursors}
+        end(self, gone)
+        self.cursors.update(cursors)
 
-    patch.setattr(Worker, "_take_over", careless)
+    patch.setattr(Reader, "_end", careless)
 
 
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -325,7 +321,7 @@ def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hand_out_what_lapsed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Worker, "_judged", lambda self, events, upcoming: {})
+    patch.setattr(Reader, "out_of_range", property(lambda self: {}))
 
 
 def _raise_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -345,12 +341,6 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine._FinalCommit, "pending", lambda self, moment: False)
     patch.setattr(AssignmentState, "revoked", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
-
-
-def _stand_where_a_former_reading_stood(patch: pytest.MonkeyPatch) -> None:
-    # Of the data plane's two methods, these are the versions without the positions of former readings.
-    patch.setattr(MessagePlane, "assign", FetchPlane.assign)
-    patch.setattr(MessagePlane, "unassign", FetchPlane.unassign)
 
 
 def _reschedule_what_expires(patch: pytest.MonkeyPatch) -> None:
@@ -395,7 +385,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
-    710001038: (_stand_behind_what_was_fetched, "fencing"),
+    710001038: (_stand_where_a_former_reading_stood, "fencing"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     232000547: (_never_let_the_loop_run, "liveness"),
     232100022: (_believe_every_heartbeat, "lease"),

@@ -332,9 +332,6 @@ class OffLoop:
     Calls run one at a time in the order of their start, even if the task that awaits a call is cancelled.
     """
 
-    rings = False
-    ready = False
-
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._kafka = librdkafka
         self._last: asyncio.Future[Any] | None = None
@@ -421,20 +418,6 @@ class OffLoop:
             return function()
 
         return await self._in_order(call)
-
-    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
-        return {}
-
-    def fetch_metrics(self) -> Mapping[str, float]:
-        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`."""
-        return {}
-
-    def log_ends(self) -> None:
-        """Return None: librdkafka's cached watermarks do not tell how old they are, nor what the last stable offset is."""
-
-    def taken(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return nothing, because the handle may be in a call on another thread."""
-        return {}
 
     async def close(self) -> None:
         await self.run(self._kafka.close)

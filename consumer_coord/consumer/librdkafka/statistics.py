@@ -78,7 +78,7 @@ async def completed(event: Any, engine: Engine) -> Any:
         about = topics.setdefault(partition.topic, {"topic": partition.topic, "partitions": {}})
         number = partition.partition
         row = about["partitions"].setdefault(str(number), {"partition": number, **_NEW_PARTITION})
-        if queues := engine.worker.plane.queues(partition):
+        if queues := engine.worker.queues(partition):
             row |= {"unknown": False, "fetch_state": "active" if one.fetched else "stopped", **queues}
         _complete(row, partition, one, engine)
     statistics["cgrp"] = _group(statistics.get("cgrp", {}), engine)

@@ -1,0 +1,195 @@
+"""What the queue of a :class:`~consumer_coord.consumer.reading.reader.Reader` contains: responses and events, per partition.
+
+A :class:`Chunk` is one partition's part of a Fetch response. The reader's cursors tell which of its records are still to be
+delivered, so a chunk does not change. A :class:`Decoding` turns chunks into columns, and changes neither chunks nor cursors:
+the consumer delivers its result by storing :attr:`Decoding.cursors`. So an interrupt, or the loss of a partition, during the
+decoding neither loses nor repeats records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from consumer_coord import lazy_attrs as attrs
+from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
+from consumer_coord.consumer.deliveries import Delivered
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.fetch import FetchedRecords
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+
+#: Number of bytes, after decompression, that one step decodes. A step takes about a millisecond, and no heartbeat is sent
+#: during a step.
+_STEP_BYTES = 1 << 20
+#: The end offset that :meth:`~consumer_coord.columns.Columns.append` receives if there is no end.
+_NO_END = 2**63 - 1
+
+
+class Cursor(NamedTuple):
+    """How far one reading of a partition was decoded or delivered; replaced as a whole."""
+
+    #: The next offset to decode, which is also the next one to deliver, unless decoded messages wait; and its leader epoch.
+    next: int
+    epoch: int
+    #: The first offset of the reading that has a record, or that was passed without one; None before it was reached. While the
+    #: message with this offset waits, no record was delivered.
+    first: int | None = None
+
+    def moved(self, to: int, epoch: int, first: int | None = None) -> Cursor:
+        """Return the cursor at the position ``to``; ``first`` is the offset of the first record on the way, if any."""
+        begins = self.first if self.first is not None else first if first is not None else self.next
+        return self if to == self.next else Cursor(to, epoch, begins)
+
+    @property
+    def position(self) -> OffsetAndMetadata:
+        """The cursor as a position."""
+        return OffsetAndMetadata(self.next, self.epoch)
+
+
+@attrs.define(eq=False)
+class ReadingEvent:
+    """An event between the chunks: at the offset ``start``, the log ended, or (with a ``failure``) cannot be read."""
+
+    at: TopicPartition
+    start: int
+    #: The number of the Fetches that brought the event.
+    serial: int
+    failure: CoordinatorError | None = None
+    #: Whether the application has received it.
+    told: bool = False
+
+    @property
+    def end(self) -> int:
+        """The offset after it."""
+        return self.start
+
+    @property
+    def size(self) -> int:
+        """Return 0, the size in bytes."""
+        return 0
+
+
+@attrs.define(eq=False)
+class Chunk:
+    """Records of one partition in one Fetch response."""
+
+    records: FetchedRecords
+    _check_crcs: bool
+    _read_committed: bool
+    #: Decoded messages that were not taken yet; they count while the reader's cursor is at their position.
+    rows: Any = None
+    _decoder: CompletedFetch | None = None
+
+    @property
+    def at(self) -> TopicPartition:
+        """The partition."""
+        return self.records.partition
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return self.records.next_offset
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of the last batch."""
+        return self.records.leader_epoch
+
+    @property
+    def serial(self) -> int:
+        """The number of the Fetches that brought the chunk."""
+        return self.records.serial
+
+    @property
+    def size(self) -> int:
+        """Size of the record batches, in bytes."""
+        return len(self.records.records)
+
+    def decoder(self, position: int) -> CompletedFetch:
+        """Return a decoder at a position inside this chunk."""
+        if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != position:
+            self._decoder = CompletedFetch(
+                self.records.records,
+                topic=self.at.topic,
+                partition=self.at.partition,
+                offset=position,
+                aborted=self.records.aborted,
+                read_committed=self._read_committed,
+                check_crcs=self._check_crcs,
+            )
+        return self._decoder
+
+
+Item = Chunk | ReadingEvent
+
+
+class Decoding:
+    """Decodes chunks in their order, step by step."""
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        cursors: Mapping[TopicPartition, Cursor],
+        columns: Columns,
+        max_records: int,
+        max_bytes: int,
+        end: Callable[[TopicPartition], int] | None = None,
+    ) -> None:
+        """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
+
+        ``end`` returns the offset at which the decoding of a partition stops; later records wait.
+        """
+        self.columns = columns
+        self.records: int = 0
+        #: The cursors of the partitions that were decoded, for the case that the result is delivered.
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        self.delivered: dict[TopicPartition, Delivered] = {}
+        #: The partitions that have chunks beyond their ends.
+        self.beyond: set[TopicPartition] = set()
+        #: The reason why decoding stopped before the next records, and the chunk or event.
+        self.failure: CoordinatorError | None = None
+        self.failed: Item | None = None
+        self._left = deque(items)
+        self._before = cursors
+        self._max_records = max_records
+        self._bytes_left = max_bytes
+        self._end = end or (lambda _: _NO_END)
+
+    def step(self) -> bool:
+        """Decode up to a megabyte; return False when decoding has ended."""
+        if not self._left or self.records >= self._max_records or self._bytes_left <= 0 or self.failure is not None:
+            return False
+        item = self._left[0]
+        if isinstance(item, ReadingEvent):
+            self._left.popleft()
+            self.failure, self.failed = item.failure, item
+            return True
+        cursor, end = self.cursors.get(item.at) or self._before[item.at], self._end(item.at)
+        if cursor.next >= item.end:
+            self._left.popleft()
+        elif cursor.next >= end:
+            self._left.popleft()
+            self.beyond.add(item.at)
+        else:
+            self._decode(item, cursor, end)
+        return True
+
+    def _decode(self, chunk: Chunk, cursor: Cursor, end: int) -> None:
+        fetch, at = chunk.decoder(cursor.next), chunk.at
+        most, most_bytes = self._max_records - self.records, min(self._bytes_left, _STEP_BYTES)
+        try:
+            appended = self.columns.append(fetch, max_records=most, max_bytes=most_bytes, end_offset=end)
+        except UnreadableRecordError as error:
+            self.failure, self.failed = error, chunk
+            appended = None
+        position = chunk.end if fetch.exhausted else fetch.next_offset
+        if position > cursor.next:
+            first = self.delivered.get(at)
+            start, epoch_before = (cursor.next, cursor.epoch) if first is None else (first.start, first.epoch_before)
+            self.delivered[at] = Delivered(at, start, epoch_before, position, chunk.epoch)
+            self.cursors[at] = cursor.moved(position, chunk.epoch)
+        if appended is not None:
+            self.records += appended.records
+            self._bytes_left -= appended.bytes

@@ -1,0 +1,579 @@
+"""The fetched records of one consumer, from this package's own Fetch requests: one queue, read as messages or as columns.
+
+Theory of operation
+-------------------
+
+*Responses* travel from the loop to the application's thread in one queue of chunks. The loop appends to the queue; the thread
+that has the consumer's turn removes from it. (That is the application's thread, or the loop while the application waits for a
+step of the engine.) A chunk leaves the queue only when everything in it was delivered.
+
+*Cursors.* A cursor says how far a reading was decoded. Messages are decoded ahead, a few at a time, into :attr:`Reader.ready`;
+the position of a partition is its first message there, and otherwise its cursor. Columns are decoded beside the cursors
+(``Decoding`` of ``chunks.py``), which advance when the columns are delivered. If both kinds of calls are mixed,
+:meth:`Reader.put_back` returns messages that were not delivered to their chunks.
+
+*Plans.* :meth:`Reader.apply` makes the reader equal to the engine's plan. It is a plain function of the loop, so nothing
+interrupts it. Each start of Fetches has a number of its own, so a late response is never taken for a current one. A partition
+that the plan does not fetch, for instance a paused one, keeps what was fetched, within a limit, and delivers nothing.
+
+*Interrupts.* A signal handler may raise in any call on the application's thread. So the reader decodes first and stores then,
+without a call between the stores. Decoded rows that were lost on the way are not at the cursor, and are decoded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from consumer_coord import lazy_attrs as attrs
+from consumer_coord.columns import UnreadableRecordError
+from consumer_coord.columns.rows import Rows, kept_chunks
+from consumer_coord.config import Config
+from consumer_coord.consumer.engine_loop import EngineLoop
+from consumer_coord.consumer.messages import MESSAGES, eof_message, error_message
+from consumer_coord.consumer.partitions import Partition, Plan, Read, Verdict
+from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Item, ReadingEvent
+from consumer_coord.consumer.worker import OutOfRange
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, LogEnd, Stopped, StopReason
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.offsets import OffsetAndMetadata, before
+from consumer_coord.settings import as_boolean
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.schema import ZERO_UUID
+
+#: Bytes of record batches in the queue. What is fetched beyond them waits in the fetcher, which counts it. A call for columns
+#: takes more at once.
+_QUEUE_BYTES: Final = 4 << 20
+_TAKE_BYTES: Final = 16 << 20
+#: How long after the report of an error a partition is fetched again, in seconds (librdkafka: ``fetch.error.backoff.ms``).
+_AGAIN_S: Final = 0.5
+#: How long a partition that the plan does not fetch is fetched all the same, in seconds, and how many bytes of such partitions
+#: are kept.
+_EXCLUDED_S: Final = 1.0
+_EXCLUDED_BYTES: Final = 2 << 20
+
+
+@attrs.define(eq=False)
+class PartitionReading:
+    """One reading of a partition, as the plan has it."""
+
+    read: Read
+    #: The number of its present Fetches; 0 while there are none.
+    serial: int = 0
+    #: Whether its records are delivered.
+    on: bool = False
+    #: Whether the fetcher was told to pause.
+    paused: bool = False
+    #: The reason why the reading ended.
+    ended: OutOfRange | None = None
+    #: Whether a timer will begin to fetch again, because an error was reported.
+    retries: bool = False
+    #: While ``on`` is false: the decoded messages, and the chunks and events that follow them.
+    messages: Sequence[Any] = ()
+    items: deque[Item] = attrs.field(factory=deque)
+    size: int = 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether its Fetches must begin now."""
+        return not self.serial and not self.retries
+
+
+class Reader:
+    """What one consumer has fetched. Create it on the coordinator's loop; methods say if they run elsewhere.
+
+    Only one caller at a time may use it, but for what its docstring allows to any thread.
+    """
+
+    #: Every arrival rings the bell, and no call is ever left in doubt: see :class:`~consumer_coord.consumer.worker.Worker`.
+    rings = True
+    busy = False
+
+    def __init__(self, core: ConsumerCoordinator, config: Config, engine_loop: EngineLoop) -> None:
+        """Fetch nothing yet. Call :meth:`serve` before the first plan."""
+        self._read_committed = config.read_committed
+        self._check_crcs = config.check_crcs
+        refill = weakref.WeakMethod(self._refill)
+        self._fetcher = Fetcher(
+            core.cluster,
+            FetchConfig.of(config),
+            on_ready=lambda: None if (method := refill()) is None else method(),
+            reports_ends=as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False)),
+        )
+        #: Returns the engine's table.
+        self._table: Callable[[], Mapping[TopicPartition, Partition]] = dict
+        self._loop = asyncio.get_running_loop()
+        self._wake = core.application.wake
+        #: Called on the loop when there is something new.
+        self._tell = engine_loop.records_arrived
+        #: The last plan that was applied, and the partitions to which the call that applied it was restricted.
+        self.applied: Plan = Plan()
+        self._only: frozenset[TopicPartition] | None = None
+        self._readings: dict[TopicPartition, PartitionReading] = {}
+        #: The cursor of every reading whose start is known.
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        #: Decoded messages to deliver, in order.
+        self.ready: deque[Any] = deque()
+        self._queue: deque[Item] = deque()
+        #: Number of items at the front of the queue that have nothing left to decode.
+        self._decoded = 0
+        #: Bytes that were ever added to the queue, and removed from it.
+        self._added = 0
+        self._removed = 0
+        #: Whether a refill was requested that has not happened yet.
+        self._asked = False
+        #: The ends of chunks that left the queue: partition, serial number, offset. The fetcher may free their bytes.
+        self._ends: deque[tuple[TopicPartition, int, int]] = deque()
+        self._serial = 0
+        self._failure: CoordinatorError | None = None
+        self._kept = kept_chunks()
+        #: Lets go of finished chunks; called when a poll has no result.
+        self.sweep: Callable[[], None] = self._kept.sweep
+        #: Partition -> the text of its last error, until records arrive.
+        self._reported: dict[TopicPartition, str] = {}
+        #: Whether a timer will pause the Fetches of partitions that the plan does not fetch.
+        self._pausing = False
+
+    def serve(self, engine: Any) -> None:
+        """Take topic ids from an engine, without a reference that would keep a consumer alive that is not closed."""
+        found = weakref.ref(engine)
+        self._table = lambda: {} if (one := found()) is None else one.table
+
+    def close_with(self, consumer: object) -> None:
+        """Stop fetching when a consumer that was not closed is garbage-collected."""
+        finalizer = weakref.finalize(consumer, _dropped, self._loop, self._fetcher, os.getpid())
+        finalizer.atexit = False
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def apply(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
+        """Read what ``plan`` says, or only the partitions ``only`` of it; on the loop, in the turn of the caller."""
+        if plan is self.applied and only == self._only:
+            return
+        reads = plan.reads
+        gone = {one for one, reading in self._readings.items() if one not in reads or reads[one].serial != reading.read.serial}
+        if gone:
+            self._end(gone)
+        for partition, read in reads.items():
+            self._readings.setdefault(partition, PartitionReading(read)).read = read
+            if partition not in self.cursors and read.start is not None:
+                self.cursors[partition] = Cursor(read.start.offset, read.start.leader_epoch)
+        on = {one for one, read in reads.items() if read.on and (only is None or one in only)}
+        excluded = [one for one, reading in self._readings.items() if reading.on and one not in on]
+        if excluded:
+            self._exclude(excluded)
+        # Sorted, so that the same history sends the same requests.
+        for partition in sorted(one for one in on if not self._readings[one].on):
+            self._include(partition, self._readings[partition])
+        starts = {one: self._start(one, self._readings[one]) for one in sorted(on) if self._readings[one].begins}
+        if starts:
+            self._fetcher.assign(starts)
+        self.applied, self._only = plan, only
+
+    def _start(self, partition: TopicPartition, reading: PartitionReading) -> FetchStart:
+        self._serial += 1
+        reading.serial, reading.paused = self._serial, False
+        one = self._table().get(partition)
+        topic_id = ZERO_UUID if one is None or one.topic_id is None else one.topic_id
+        at = self.cursors[partition]
+        return FetchStart(self._serial, at.next, at.epoch, topic_id)
+
+    def _end(self, gone: Collection[TopicPartition]) -> None:
+        """Forget readings, with all that was fetched for them."""
+        self._fetcher.unassign(gone)
+        for partition in gone:
+            del self._readings[partition]
+            self.cursors.pop(partition, None)
+            self._reported.pop(partition, None)
+        self.ready = deque(one for one in self.ready if _key(one) not in gone)
+        self._keep_in_queue(lambda one: one.at not in gone)
+
+    def _exclude(self, partitions: Collection[TopicPartition]) -> None:
+        """Set aside what was fetched of partitions that are not delivered now."""
+        for one in partitions:
+            self._readings[one].on = False
+            self._readings[one].messages = [message for message in self.ready if _key(message) == one]
+        self.ready = deque(one for one in self.ready if _key(one) not in partitions)
+        for item in self._queue:
+            if item.at in partitions:
+                self._set_aside(self._readings[item.at], item)
+        self._keep_in_queue(lambda one: one.at not in partitions)
+        if not self._pausing:
+            self._pausing = True
+            pause = weakref.WeakMethod(self._pause_excluded)
+            self._loop.call_later(_EXCLUDED_S, lambda: None if (method := pause()) is None else method())
+
+    def _set_aside(self, reading: PartitionReading, item: Item) -> None:
+        reading.items.append(item)
+        reading.size += item.size
+        # From here on, these bytes do not count as the fetcher's: they must not hold up the other partitions of a broker.
+        self._fetcher.advance(item.at, item.serial, item.end)
+
+    def _pause_excluded(self) -> None:
+        self._pausing = False
+        excluded = {one: each for one, each in self._readings.items() if not each.on and each.serial and not each.paused}
+        for reading in excluded.values():
+            reading.paused = True
+        self._fetcher.pause(excluded)
+
+    def _include(self, partition: TopicPartition, reading: PartitionReading) -> None:
+        """Deliver a partition again, beginning with what was set aside."""
+        reading.on = True
+        self.ready.extend(reading.messages)
+        self._queue.extend(reading.items)
+        self._added += reading.size
+        reading.messages, reading.items, reading.size = (), deque(), 0
+        if reading.paused:
+            reading.paused = False
+            self._fetcher.resume([partition])
+
+    def _keep_in_queue(self, keep: Callable[[Item], bool]) -> None:
+        kept = deque(filter(keep, self._queue))
+        self._removed = self._added - sum(one.size for one in kept)
+        self._queue, self._decoded = kept, 0
+
+    async def reconcile(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
+        """See :meth:`apply`."""
+        self.apply(plan, only)
+
+    # -- on the thread that has the turn -------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to decode or to look at; readable from any thread.
+
+        False while a refill is on its way, because it rings: a thread that looked again and again would keep the lock that the
+        loop needs.
+        """
+        return len(self._queue) > self._decoded or self._failure is not None or (not self._asked and self._fetcher.ready)
+
+    def pull(self, most: int, wait_s: float = 0.0) -> None:
+        """Decode records that have arrived until ``most`` messages or events are ready; without a wait."""
+        ready = self.ready
+        if not ready or self._added - self._removed > _QUEUE_BYTES // 2:
+            self._free()
+        queue, index = self._queue, self._decoded
+        while index < len(queue):
+            item = queue[index]
+            if not self._is_current(item):
+                index += 1
+            elif len(ready) >= most:
+                break
+            elif isinstance(item, ReadingEvent):
+                self._report(item)
+            else:
+                self._decode(item, index, most - len(ready))
+        self._decoded = index
+        if not ready:
+            self.sweep()
+        if not self._asked and (self._ends or self._fetcher.ready) and self._added - self._removed <= _QUEUE_BYTES // 2:
+            self._asked = True
+            self._on_loop(self._refill)
+
+    def _is_current(self, item: Item) -> bool:
+        """Return whether an item of the queue has something to decode."""
+        reading = self._readings.get(item.at)
+        if reading is None or reading.serial != item.serial:
+            return False
+        return not item.told if isinstance(item, ReadingEvent) else item.end > self.cursors[item.at].next
+
+    def _decode(self, chunk: Chunk, index: int, most: int) -> None:
+        """Decode messages of a chunk; if the chunk cannot be read, replace it by an event."""
+        at, ready = chunk.at, self.ready
+        cursor = self.cursors[at]
+        rows: Rows | None = chunk.rows
+        if rows is None or rows.position != cursor.next:
+            try:
+                rows = chunk.rows = MESSAGES.decode(chunk.decoder(cursor.next), self._kept)
+            except UnreadableRecordError as error:
+                self._removed += chunk.size
+                self._queue[index] = ReadingEvent(at, cursor.next, chunk.serial, error)
+                return
+        taken = rows.take(most) if len(rows) else []
+        to = rows.position
+        if not len(rows):
+            chunk.rows = None
+            if chunk.decoder(rows.next_offset).exhausted:
+                to = chunk.end
+        cursor = cursor.moved(to, chunk.epoch, taken[0].offset() if taken else None)
+        if taken and self._reported:
+            self._reported.pop(at, None)
+        extend = ready.extend
+        # No signal handler runs between these two statements: the first one calls nothing, and the second one is a call in C.
+        self.cursors[at] = cursor
+        extend(taken)
+
+    def _report(self, event: ReadingEvent) -> None:
+        """Make an event ready as a message; nothing if it is no news."""
+        append = self.ready.append
+        if event.failure is None:
+            message = eof_message(event.at, event.start)
+            event.told = True
+            append(message)
+            return
+        text = str(event.failure)
+        message = error_message(event.at, event.start, event.failure)
+        self.fetch_again(event)
+        if self._reported.get(event.at) != text:
+            append(message)
+            self._reported[event.at] = text
+
+    def fetch_again(self, item: Item) -> None:
+        """Fetch a partition again from its cursor, after a while, because the cause of its error may have gone."""
+        reading = self._readings[item.at]
+        self._on_loop(lambda: self._loop.call_later(_AGAIN_S, self._again, item.at, reading))
+        reading.serial, reading.retries = 0, True
+
+    def _free(self) -> None:
+        """Remove what was delivered, and what is no longer current, from the front of the queue."""
+        queue = self._queue
+        waiting = self._first_waiting() if self.ready else {}
+        while queue:
+            item = queue[0]
+            first = waiting.get(item.at)
+            if self._is_current(item) or (first is not None and isinstance(item, Chunk) and first.offset() < item.end):
+                break
+            # In this order, so that an interrupt leaves the end known twice rather than never.
+            self._ends.append((item.at, item.serial, item.end))
+            self._removed += item.size
+            del queue[0]
+            if self._decoded:
+                self._decoded -= 1
+
+    def take(self, most: int) -> list[Any]:
+        """Return up to ``most`` messages of :attr:`ready`, which then count as delivered; on the loop."""
+        ready = self.ready
+        if most >= len(ready):
+            messages, self.ready = list(ready), deque()
+            return messages
+        return [ready.popleft() for _ in range(most)]
+
+    # -- columns --------------------------------------------------------------------------------------------------------
+
+    def put_back(self) -> None:
+        """Return messages that were decoded and not delivered to their chunks."""
+        waiting = self._first_waiting()
+        if not waiting and not self.ready:
+            return
+        for reading in self._readings.values():
+            reading.messages = ()
+        cursors: dict[Any, Cursor] = {**self.cursors}
+        for partition, message in waiting.items():
+            one, at = cursors[partition], before(message)
+            none = at.offset == one.first
+            cursors[partition] = Cursor(at.offset, at.leader_epoch, None if none else one.first)
+        self.ready, self.cursors, self._decoded = deque(), cursors, 0
+
+    def items(self) -> list[Item]:
+        """Return what may be decoded into columns, in order; drop reports that a log ended, because no column has them."""
+        for one in self._queue:
+            if isinstance(one, ReadingEvent) and one.failure is None:
+                one.told = True
+        return [one for one in self._queue if self._is_current(one)]
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    def positions(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the position after each partition's last delivered record; omit partitions without one. Any thread.
+
+        A position may lie behind transaction markers and aborted records, too. A record of a reading other than the one in
+        ``table`` does not count: until the next :meth:`apply`, the reader still has the former reading of a partition that was
+        lost and assigned again.
+        """
+        waiting = self._first_waiting()
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, value in table.items():
+            reading, cursor = self._readings.get(partition), self.cursors.get(partition)
+            if reading is None or cursor is None or cursor.first is None or reading.read.serial != value.serial:
+                continue
+            message = waiting.get(partition)
+            if message is None:
+                found[partition] = cursor.position
+            elif message.offset() != cursor.first:
+                found[partition] = before(message)
+        return found
+
+    def reached(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
+        """Return the offset from which each partition's next record comes; omit partitions whose start is unknown.
+
+        This is the start, or the offset after the last delivered record, or behind the transaction markers and aborted records
+        after it.
+        """
+        delivered = self.positions(table)
+        starts = {one: value.start for one, value in table.items()}
+        return {one: at.offset for one, start in starts.items() if (at := delivered.get(one, start)) is not None}
+
+    def began(self, partition: TopicPartition, serial: int) -> int | None:
+        """Return the first offset that a reading has reached; None before it, and for another reading."""
+        reading, cursor = self._readings.get(partition), self.cursors.get(partition)
+        return None if reading is None or cursor is None or reading.read.serial != serial else cursor.first
+
+    def waits(self, partition: TopicPartition) -> bool:
+        """Return whether a fetched record of a partition waits to be delivered."""
+        reading = self._readings.get(partition)
+        items = () if reading is None else (*reading.items, *self._queue)
+        return partition in self._first_waiting() or any(one.at == partition and self._is_current(one) for one in items)
+
+    def _first_waiting(self) -> dict[tuple[str, int], Any]:
+        waiting: dict[tuple[str, int], Any] = {}
+        for message in list(self.ready):
+            if message.error() is None:
+                waiting.setdefault(_key(message), message)
+        for partition, reading in tuple(self._readings.items()):
+            for message in reading.messages[:1]:
+                waiting[partition] = message
+        return waiting
+
+    async def idle(self) -> None:
+        """Return at once, because no call continues after its caller was cancelled."""
+
+    async def catch_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Do nothing, because the positions are behind transaction markers already."""
+
+    @property
+    def assigned(self) -> frozenset[TopicPartition]:
+        """The partitions that are fetched and delivered."""
+        return frozenset(partition for partition, one in self._readings.items() if one.on)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether any partition is fetched and delivered."""
+        return any(one.on for one in self._readings.values())
+
+    @property
+    def out_of_range(self) -> Mapping[TopicPartition, tuple[OutOfRange, int]]:
+        """The partitions whose reading has ended, with the reason and the serial number of the reading."""
+        return {at: (one.ended, one.read.serial) for at, one in self._readings.items() if one.ended is not None}
+
+    @property
+    def fast(self) -> bool:
+        """Whether records may be delivered without applying the plan again."""
+        return self._only is None
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    def _on_loop(self, function: Callable[[], object]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def _refill(self, most: int = _QUEUE_BYTES) -> None:
+        """Free the bytes of what was delivered, move fetched records into the queue, and ring."""
+        self._asked = False
+        while self._ends:
+            self._fetcher.advance(*self._ends.popleft())
+        room = most - (self._added - self._removed)
+        if room > 0 and self._failure is None:
+            try:
+                found = self._fetcher.take(room)
+            except CoordinatorError as error:
+                # The engine raises it in the application's next call.
+                self._failure = error
+                self._wake()
+                return
+            for item in found:
+                self._add(item)
+        if self._queue:
+            self._tell()
+
+    def _add(self, item: FetchedRecords | Stopped) -> None:
+        """Add what the fetcher returned to the queue, if it is about the current reading."""
+        reading = self._readings.get(item.partition)
+        if reading is None or reading.serial != item.serial:
+            return
+        if isinstance(item, Stopped):
+            if item.reason is StopReason.RECREATED:
+                # The engine finds the new topic in the same metadata as the fetcher, and begins another reading.
+                self._wake()
+                return
+            if item.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
+                reading.ended = _out_of_range(item)
+                self._wake()
+                return
+            error = item.error
+            if item.reason is StopReason.UNREADABLE:
+                error = UnreadableRecordError(*item.partition, item.offset, str(item.error))
+                error.__cause__ = item.error
+            found: Item = ReadingEvent(item.partition, item.offset, item.serial, error)
+        elif not item.records:
+            found = ReadingEvent(item.partition, item.offset, item.serial)
+        else:
+            found = Chunk(item, self._check_crcs, self._read_committed)
+        if reading.on:
+            self._added += found.size
+            self._queue.append(found)
+            return
+        self._set_aside(reading, found)
+        if sum(one.size for one in self._readings.values()) > _EXCLUDED_BYTES:
+            self._pause_excluded()
+
+    def _again(self, partition: TopicPartition, reading: PartitionReading) -> None:
+        if self._readings.get(partition) is reading and reading.retries:
+            reading.retries = False
+            if reading.on:
+                self._fetcher.assign({partition: self._start(partition, reading)})
+
+    async def fetch(self, most: int, wait_s: float) -> None:
+        """Decode available messages, without a wait: what ends a wait is the bell."""
+        if not self._queue:
+            self._refill()
+        self._raise_failure()
+        self.pull(most)
+        # Let heartbeats and other tasks of this loop run, even if records arrive fast.
+        await asyncio.sleep(0)
+
+    def gather_chunks(self) -> None:
+        """Move all fetched records into the queue, for columns."""
+        self.pull(0)
+        self._refill(_TAKE_BYTES)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if not self._queue and self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def log_ends(self) -> Mapping[TopicPartition, LogEnd]:
+        """Return what is known about the ends of the logs of the assigned partitions."""
+        return self._fetcher.log_ends()
+
+    def fetch_metrics(self) -> Mapping[str, float]:
+        """Return what was fetched, by Java's names of metrics."""
+        return self._fetcher.metrics.snapshot()
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """Return the first offset and the high watermark in a partition's last response; None if there was no response."""
+        return self._fetcher.watermarks(partition)
+
+    def queues(self, partition: TopicPartition) -> Mapping[str, int]:
+        """Return figures of a partition for the statistics; see :meth:`~consumer_coord.fetch.Fetcher.queues`."""
+        return self._fetcher.queues(partition)
+
+    async def close(self) -> None:
+        """Stop fetching, and let go of all chunks that no message needs; idempotent."""
+        self._readings.clear()
+        await self._fetcher.close()
+        self._queue.clear()
+        self._kept.close()
+
+
+def _key(message: Any) -> tuple[str, int]:
+    return message.topic(), message.partition()
+
+
+def _out_of_range(stopped: Stopped) -> OutOfRange:
+    known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
+    # A position inside a response has the epoch of the response's last batch. This epoch may end after the position, so
+    # continue at the smaller of the two offsets.
+    resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
+    return OutOfRange(str(stopped.error), Verdict.CURRENT, resume_at)
+
+
+def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher, pid: int) -> None:
+    """Close the fetcher of a consumer that was garbage-collected; runs on whichever thread collects it."""
+    if pid == os.getpid() and not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: loop.create_task(fetcher.close()))
