@@ -17,6 +17,8 @@
 ``stage``       the environment of members
 ``world``       one whole simulation run: the stage, the topics, and all processes of the members
 ``play``        one simulation run, from start to end
+``reach``       what a simulation run reaches
+``search``      scenarios that reach something new are kept, and changed
 ``command``     ``python -m consumer_coord simulate``
 ``scaling``     a group that is scaled by its past lag
 ``report``      the effect of a rolling deploy on a group, as one HTML page

@@ -343,6 +343,7 @@ class MemberProcess:
             await self._resume(consumer)
         if whim is not None:
             stage.history.note(self.name, f"is unruly: {whim}")
+            stage.reach.happened(self, whim)
             await getattr(self, "_" + whim)(consumer)
         if spec.bounded:
             await self._begin_or_drop_bounded(consumer)
@@ -742,6 +743,7 @@ class MemberProcess:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
+            self._stage.reach.happened(self, "on_assign")
             for partition in partitions:
                 self._holdings[partition] = self._stage.checkers.taken_up(self, partition)
             if self._bounded is not None:
@@ -770,6 +772,7 @@ class MemberProcess:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_{kind} {listed(partitions, 1000)}")
+            self._stage.reach.happened(self, f"on_{kind}")
             try:
                 await self._freeze(f"on_{kind}")
                 if kind == "revoke" and not self.spec.auto:
@@ -1044,6 +1047,7 @@ class MemberProcess:
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
+        self._stage.reach.happened(self, type(error).__name__)
         if isinstance(error.__cause__, Violation):
             # A checker raised inside a callback.
             raise error.__cause__

@@ -2,6 +2,7 @@
 
 * ``--seeds 1000`` plays 1000 runs on all cores. After the first failed run, the command prints the seed, the shrunk list of
   faults and the end of the timeline, and ends.
+* ``--corpus DIR`` plays seeds and changes of scenarios that reached something new, and keeps these in DIR (see ``search.py``).
 * ``--seed 4711`` repeats one run and prints every event. ``--replay FILE`` repeats a run that was written with ``--keep FILE``.
 * ``--lag lag.csv --replicas 2..20`` shows what an autoscaler would have done to a group (see ``scaling.py``).
 * ``--members 500 --topics orders:1200 --churn deploy`` shows the effect of churn on a group (see ``deployment.py``).
@@ -18,9 +19,11 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -42,12 +45,15 @@ from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Figures, play
 from consumer_coord.simulation.report import write_report
 from consumer_coord.simulation.scenario import Scenario, from_json, to_json
+from consumer_coord.simulation.search import Corpus, Kept, Search
 from consumer_coord.simulation.shrink import shrink
 
 #: Number of timeline lines to print for a failed simulation run.
 _TAIL = 60
 _SEEDS = 100
 _SEEDS_PER_TASK = 5
+#: How many scenarios a guided search draws before it knows the result of the first of them.
+_AHEAD = 8
 _LARGEST_SEED = 10**9
 _FAULT_MS = 55_000
 
@@ -60,7 +66,7 @@ _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
     "seed": {"keep", "no_shrink", *_DRAWN},
-    "seeds": {"first_seed", "keep", "no_shrink", *_DRAWN, "time_limit_ms", "jobs"},
+    "seeds": {"corpus", "first_seed", "keep", "no_shrink", *_DRAWN, "time_limit_ms", "jobs"},
 }
 #: Flag -> its smallest value. Faults begin after three seconds.
 _LEAST = {
@@ -79,6 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=int, metavar="S", help="run the simulation of one seed and print each event")
     what.add_argument("--replay", type=Path, metavar="FILE", help="repeat the simulation run that --keep wrote")
     what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure to FILE")
+    what.add_argument(
+        "--corpus",
+        type=Path,
+        metavar="DIR",
+        help="play the scenarios of DIR, changes of them and fresh ones; keep in DIR those that reach something new",
+    )
     what.add_argument("--time-limit-ms", type=float, metavar="MS", help="start no further simulation runs after this time")
     what.add_argument("--fault-members", type=int, metavar="N", help="members of each run (default: drawn from the seed)")
     what.add_argument(
@@ -171,6 +183,11 @@ def _refuse_unwritable(args: argparse.Namespace) -> None:
                     path.unlink()
             except OSError as error:
                 raise ConfigurationError(f"{_flag(name)} {path}: {error.strerror}; name a file that can be written") from None
+    if "corpus" in args:
+        try:
+            args.corpus.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"--corpus {args.corpus}: {error.strerror}; name a directory") from None
 
 
 def _kept(path: Path) -> Scenario:
@@ -276,6 +293,67 @@ def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
     return found
 
 
+def play_one(scenario: Scenario) -> tuple[Figures, frozenset[int]]:
+    """Play one scenario; return what it reached, too. Called in a separate process."""
+    with _without_logs():
+        outcome = play(scenario)
+    return outcome.figures, outcome.reached
+
+
+def _guided(first: int, count: int, ends: float, jobs: int, args: argparse.Namespace) -> int:
+    """Play the scenarios that a search draws, and write its corpus at the end."""
+    corpus = _corpus(args.corpus)
+    print(f"{len(corpus)} scenarios in {args.corpus} reach {len(corpus.counts)} features", flush=True)
+    began, done = time.monotonic(), list[Figures]()
+    try:
+        for scenario, figures, reached in _searched(Search(first, Drawing.of(args).scenario, corpus), count, ends, jobs):
+            done.append(figures)
+            if figures.failed:
+                if "keep" not in args:
+                    args.keep = args.corpus / f"failed-{int(time.time())}.json"
+                return _report_failure(scenario, f"--replay {args.keep}", args)
+            corpus.add(Kept(scenario, reached, figures.steps))
+    finally:
+        corpus.save(args.corpus)
+    seconds = time.monotonic() - began
+    print(
+        f"{len(done)} simulation runs, guided from seed {first}, in {seconds:.1f} s; no rule was broken;"
+        f" {len(corpus)} scenarios reach {len(corpus.counts)} features; {_figures(done)}"
+    )
+    return 0
+
+
+def _corpus(directory: Path) -> Corpus:
+    try:
+        return Corpus.load(directory)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        raise ConfigurationError(f"--corpus {directory}: the files are no corpus; name an empty directory") from None
+
+
+def _searched(search: Search, count: int, ends: float, jobs: int) -> Iterator[tuple[Scenario, Figures, frozenset[int]]]:
+    """Iterate over played scenarios, in the order in which they were drawn.
+
+    A scenario is drawn when the result of the one :data:`_AHEAD` places before it is known, with any number of processes, so
+    that a seed and a corpus always lead to the same search.
+    """
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) if jobs > 1 else None
+    pending: deque[tuple[Scenario, Callable[[], tuple[Figures, frozenset[int]]]]] = deque()
+    try:
+        for _ in range(count):
+            if pending and time.monotonic() > ends:
+                break
+            scenario = search.draw()
+            pending.append((scenario, partial(play_one, scenario) if pool is None else pool.submit(play_one, scenario).result))
+            if len(pending) == _AHEAD:
+                played, result = pending.popleft()
+                yield played, *result()
+        for played, result in pending:
+            yield played, *result()
+    finally:
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
 def _many(args: argparse.Namespace) -> int:
     count = args.seeds if "seeds" in args else _SEEDS
     first = args.first_seed if "first_seed" in args else secrets.randbelow(_LARGEST_SEED)
@@ -283,13 +361,16 @@ def _many(args: argparse.Namespace) -> int:
     print(f"running {count} simulations from seed {first} in {jobs} processes", flush=True)
     began = time.monotonic()
     ends = began + args.time_limit_ms / 1000 if "time_limit_ms" in args else math.inf
+    if "corpus" in args:
+        return _guided(first, count, ends, jobs, args)
     done: list[Figures] = []
     for figures in _batches(_tasks(first, count, ends), jobs, Drawing.of(args)):
         done += figures
         failed = next((row for row in figures if row.failed), None)
         if failed is not None:
             print()
-            return _report_failure(failed.seed, args)
+            drawing = Drawing.of(args)
+            return _report_failure(drawing.scenario(failed.seed), f"--seed {failed.seed}{drawing}", args)
         if sys.stdout.isatty():
             pace = len(done) / (time.monotonic() - began)
             print(f"\r{len(done)} of {count} simulation runs, {pace:.1f} per second", end="", flush=True)
@@ -325,17 +406,18 @@ def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
         yield range(start, min(start + _SEEDS_PER_TASK, first + count))
 
 
-def _report_failure(seed: int, args: argparse.Namespace) -> int:
-    outcome = play(Drawing.of(args).scenario(seed))
-    assert outcome.violation is not None, f"seed {seed} failed in a separate process, but does not fail here"
-    print(f"FAILED seed {seed}: {outcome.violation}")
+def _report_failure(scenario: Scenario, replay: str, args: argparse.Namespace) -> int:
+    """Describe a failed run; ``replay`` are the flags that repeat it."""
+    outcome = play(scenario)
+    assert outcome.violation is not None, f"{to_json(scenario)}\nfailed in a separate process, but does not fail here"
+    print(f"FAILED seed {scenario.seed}: {outcome.violation}")
     if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)
         outcome = shrink(outcome)
     print("faults:\n" + "\n".join(map(str, outcome.scenario.faults)))
     print(f"timeline (the last {_TAIL} of {len(outcome.history.lines)} lines):")
     print(outcome.history.tail(_TAIL))
-    print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate --seed {seed}{Drawing.of(args)}")
+    print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate {replay}")
     if "keep" in args:
         args.keep.write_text(to_json(outcome.scenario))
     return 1

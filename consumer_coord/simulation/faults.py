@@ -114,7 +114,10 @@ class Nemesis:
             # After the fault ends, requests and rebalances may still be delayed, for example until a session has expired.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
             self._world.troubled_until = max(self._world.troubled_until, ends)
+        reach, members = self._world.reach, self._world.members.values()
+        reach.meets(fault.kind, members)
         ending = KINDS[fault.kind].happen(self._world, fault)
+        reach.begins(fault.kind, lasts=ending is not None)
         if ending is not None:
             self._endings[number] = ending
             self._world.loop.call_later(fault.for_ms / 1000, self._end, number, fault)
@@ -123,6 +126,7 @@ class Nemesis:
         ending = self._endings.pop(number, None)
         if ending is not None:
             _note(self._world, fault, "ends")
+            self._world.reach.ends(fault.kind, self._world.members.values())
             ending()
 
 

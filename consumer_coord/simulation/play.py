@@ -74,6 +74,8 @@ class Outcome:
     violation: Violation | None
     history: History
     figures: Figures
+    #: What the run reached; see :class:`~consumer_coord.simulation.reach.Reach`.
+    reached: frozenset[int]
 
 
 class _Course(World):
@@ -509,4 +511,4 @@ def play(scenario: Scenario) -> Outcome:
         aborted=0 if world.exactly_once is None else world.exactly_once.aborted,
         **{name: getattr(checkers, name) for name in counted},
     )
-    return Outcome(scenario, violation, history, figures)
+    return Outcome(scenario, violation, history, figures, world.reach.features)

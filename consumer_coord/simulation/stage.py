@@ -17,6 +17,7 @@ from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
 from consumer_coord.simulation.network import SimulatedNetwork
+from consumer_coord.simulation.reach import Reach
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.virtual_kafka import VirtualKafka
 from consumer_coord.topic_partition import TopicPartition
@@ -99,6 +100,7 @@ class Stage:
         self.cluster: SimulatedCluster = self.kafka.cluster
         if scenario.metrics:
             self.cluster.kafka.client_metrics.subscribe("all", {"metrics": "*", "interval.ms": "2000"})
+        self.reach: Reach = Reach(loop)
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
         #: The time until which an earlier fault may delay requests and rebalances.
@@ -150,8 +152,8 @@ class Stage:
         breach.__cause__ = error
         self.fail(breach)
 
-    def answered(self, client: str, api_key: int) -> None:
-        """React to a broker's response to a member's request; a subclass may override this."""
+    def answered(self, client: str, request: bytes, answer: bytes) -> None:
+        """React to a broker's response, as the member will receive it; a subclass may override this."""
 
     def is_replaced(self, member: object) -> bool:
         """Return whether a member has a newer process; a subclass must override this."""
@@ -178,8 +180,8 @@ class Stage:
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         api_key = int.from_bytes(request[:2], "big")
-        answer = self.cluster.honest(answer)
-        self.answered(client, api_key)
+        told, answer = answer, self.cluster.honest(answer)
+        self.answered(client, request, told)
         if api_key in _OF_PRODUCERS:
             # An application may make as many transactions as brokers answer.
             self.checkers.on_progress(client)

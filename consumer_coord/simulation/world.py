@@ -37,6 +37,7 @@ class World(Stage):
         self.members: dict[str, MemberProcess] = {}
         #: Every process of every member, including ended processes.
         self.lives: list[MemberProcess] = []
+        self._lives_by_name: dict[str, MemberProcess] = {}
         self._life_numbers: dict[str, int] = {}
         self._random = Random(f"{scenario.seed}-world")
         self._topics = list(scenario.topics)
@@ -64,6 +65,7 @@ class World(Stage):
         member = kind(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
         self.members[spec.name] = member
         self.lives.append(member)
+        self._lives_by_name[member.name] = member
         member.start()
 
     def start_another(self) -> None:
@@ -132,11 +134,12 @@ class World(Stage):
         others[-1].enforce_rebalance()
         return closing
 
-    def answered(self, client: str, api_key: int) -> None:
-        """React to a broker's response to a member's request."""
-        for member in self.lives:
-            if member.name == client:
-                member.answered(api_key)
+    def answered(self, client: str, request: bytes, answer: bytes) -> None:
+        """React to a broker's response, as the member will receive it."""
+        member = self._lives_by_name.get(client)
+        if member is not None:
+            self.reach.answered(member, request, answer)
+            member.answered(int.from_bytes(request[:2], "big"))
 
     def is_replaced(self, member: object) -> bool:
         """Return whether a member has a newer process."""

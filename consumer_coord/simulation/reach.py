@@ -1,0 +1,151 @@
+"""What a simulation run reaches: events in combination with the phases of a member and the faults of that moment.
+
+:mod:`consumer_coord.simulation.search` keeps runs that reach something new. An event is a broker's response (by its API), an
+error code in a response, a rebalance callback, an exception that a call of the application raised, or the begin or end of a
+fault. The phase of a member is its state in the group, and the phases of its partitions (a set). A fault belongs to the
+moment from its begin until its end, or for :data:`AFTER_S` if it has no end.
+
+Collecting only reads: it sets no timer and draws nothing, so a run has the same timeline with or without it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from consumer_coord.consumer.partitions import Phase
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.wire.apis import APIS
+from consumer_coord.wire.codec import decode_response
+from consumer_coord.wire.schema import Struct, fields_of
+
+if TYPE_CHECKING:
+    from consumer_coord.simulation.application import MemberProcess
+
+#: For how long a fault without an end counts as present, in virtual seconds.
+AFTER_S: Final = 1.0
+_PHASES: Final = {phase: 1 << number for number, phase in enumerate(Phase)}
+_FETCH: Final = 1
+#: A longer response to Fetch has records, and so hardly an error.
+_LONGEST_ERROR: Final = 200
+
+
+class Reach:
+    """Collects what one run reaches."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._loop = loop
+        #: Events with the phases of the member and the faults of the moment.
+        self._events: set[tuple[str, int, str, tuple[str, ...]]] = set()
+        #: Kind of fault -> how many of the kind last, and until when one counts that has ended or has no end.
+        self._lasting: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+        #: The faults of the moment, and the virtual time until which they are these.
+        self._present: tuple[str, ...] = ()
+        self._present_until = 0.0
+        #: (API, version, response without correlation id) -> the error codes in it.
+        self._errors: dict[tuple[int, int, bytes], tuple[int, ...]] = {}
+
+    def meets(self, kind: str, members: Iterable[MemberProcess]) -> None:
+        """Record in which phases a fault finds the members that run; call this before it begins."""
+        self._record_fault(f"begins {kind}", members)
+
+    def begins(self, kind: str, *, lasts: bool) -> None:
+        """Record that a fault began."""
+        if lasts:
+            self._lasting[kind] = self._lasting.get(kind, 0) + 1
+        self._until[kind] = self._loop.moment + AFTER_S
+        self._present_until = 0.0
+
+    def ends(self, kind: str, members: Iterable[MemberProcess]) -> None:
+        """Record that a fault ended."""
+        self._record_fault(f"ends {kind}", members)
+        self._lasting[kind] -= 1
+        self._until[kind] = self._loop.moment + AFTER_S
+        self._present_until = 0.0
+
+    def _record_fault(self, what: str, members: Iterable[MemberProcess]) -> None:
+        for member in members:
+            if member.alive:
+                self.happened(member, what)
+
+    def happened(self, member: MemberProcess, what: str) -> None:
+        """Record an event of one member."""
+        self._events.add((*_phase(member), what, self._faults()))
+
+    def answered(self, member: MemberProcess, request: bytes, answer: bytes) -> None:
+        """Record a broker's response, as the member receives it."""
+        state, phases = _phase(member)
+        api_key, version = int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big")
+        name, faults = APIS[api_key].name, self._faults()
+        self._events.add((state, phases, name, faults))
+        if api_key == _FETCH and len(answer) > _LONGEST_ERROR:
+            return
+        said = (api_key, version, answer[4:])
+        codes = self._errors.get(said)
+        if codes is None:
+            codes = self._errors[said] = _error_codes(api_key, version, answer)
+        for code in codes:
+            self._events.add((state, phases, f"{name} {code}", faults))
+
+    def _faults(self) -> tuple[str, ...]:
+        moment = self._loop.moment
+        if moment >= self._present_until:
+            self._until = {kind: until for kind, until in self._until.items() if until > moment}
+            lasting = [kind for kind, count in self._lasting.items() if count]
+            self._present = tuple(sorted({*lasting, *self._until}))
+            self._present_until = min(self._until.values(), default=float("inf"))
+        return self._present
+
+    @property
+    def features(self) -> frozenset[int]:
+        """What was reached, as numbers that are the same in each process: each event with its phases, and with each fault.
+
+        The phases of the partitions count one by one.
+        """
+        return frozenset(number for event in self._events for number in _features(event))
+
+
+def _phase(member: MemberProcess) -> tuple[str, int]:
+    """Return the state of a member in its group, and the phases of its partitions as bits."""
+    core, consumer = member.coordinator, member.consumer
+    if core is None or consumer is None:
+        return ("", 0)
+    phases = 0
+    for one in consumer.engine.table.values():
+        phases |= _PHASES[one.phase]
+    return (core.protocol.state.value, phases)
+
+
+@cache
+def _features(event: tuple[str, int, str, tuple[str, ...]]) -> frozenset[int]:
+    state, phases, what, faults = event
+    of_partitions = [phase.value for phase, bit in _PHASES.items() if phases & bit]
+    found = [(state, *of_partitions, what)]
+    for fault in faults:
+        found += [(state, what, fault), *((phase, what, fault) for phase in of_partitions)]
+    return frozenset(zlib.crc32("|".join(one).encode()) for one in found)
+
+
+def _error_codes(api_key: int, version: int, answer: bytes) -> tuple[int, ...]:
+    """Return the error codes in a response; none if it cannot be decoded, which a fault may cause."""
+    try:
+        message = decode_response(APIS[api_key].response, version, answer)[1]
+    except MalformedMessageError:
+        return ()
+    return tuple(sorted(set(_codes(message)) - {0}))
+
+
+def _codes(message: Struct) -> Iterator[int]:
+    for spec in fields_of(type(message)):
+        value: Any = getattr(message, spec.name)
+        if spec.name.endswith("error_code"):
+            yield value
+        elif spec.kind.struct is not None and value is not None:
+            yield from _codes(value)
+        elif spec.kind.element is not None and spec.kind.element.struct is not None:
+            for row in value or ():
+                yield from _codes(row)
