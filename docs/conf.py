@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,7 @@ def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], do
         return re.sub(r"([._](?=\w)|[a-z](?=[A-Z]))", r"\1<wbr>", name[0])
 
     if "body" in context:
-        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]+', parts, context["body"])
+        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]+|(?<=<h[1-4]>)[^<]+', parts, context["body"])
 
 
 def linked_rows(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
@@ -164,9 +165,44 @@ def linked_rows(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     context["body"] = re.sub(r'<tr class="row-(\w+)"><td>(<p>.*?</p>)\s*</td>', link, context["body"], flags=re.DOTALL)
 
 
+def stacked_tables(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Let tables of sentences become lists on a phone (site.css): each cell gets the title of its column."""
+
+    def titled(table: re.Match[str]) -> str:
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", table[0], re.DOTALL)
+        if max((len(re.sub(r"<[^>]*>", "", cell)) for cell in cells), default=0) < 30:
+            return table[0]
+        titles = [re.sub(r"<[^>]*>", "", title) for title in re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)]
+
+        def row(found: re.Match[str]) -> str:
+            columns = iter(titles)
+            next(columns, None)
+            return found[1] + re.sub("<td", lambda _: f'<td data-title="{next(columns, "")}"', found[2])
+
+        text = table[0].replace('class="docutils', 'class="stacked docutils', 1)
+        return re.sub(r"(<tr[^>]*><td[^>]*>)(.*?</tr>)", row, text, flags=re.DOTALL)
+
+    if "body" in context:
+        context["body"] = re.sub(r"<table .*?</table>", titled, context["body"], flags=re.DOTALL)
+
+
 def without_nothing(app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str) -> object:
-    """Write ``...`` where a default is made anew for each object: attrs has the word NOTHING there."""
+    """Write ``...`` where a default is made anew for each object: attrs has the word NOTHING there.
+
+    Constructors of ``lazy_attrs`` are compiled when they are called, so their signature comes from the fields.
+    """
+    fields = getattr(obj, "__attrs_attrs__", None)
+    if what == "class" and fields is not None and signature == "(*args, **kwargs)":
+        types = {name: kind for base in reversed(obj.__mro__) for name, kind in getattr(base, "__annotations__", {}).items()}
+        signature = f"({', '.join(argument(one, types) for one in fields if one.init)})"
     return None if signature is None else (re.sub(r"\bNOTHING\b", "...", signature), returns)
+
+
+def argument(field: Any, types: Mapping[str, str]) -> str:
+    """Return a field of a class as an argument of its constructor."""
+    given = "..." if getattr(field, "factory", None) is not None else repr(field.default)
+    told = f"{field.name.lstrip('_')}: {types[field.name]}"
+    return told if given == "NOTHING" else f"{told} = {given}"
 
 
 def compare_figures(app: Sphinx) -> None:
@@ -183,3 +219,4 @@ def setup(app: Sphinx) -> None:
         app.connect("autodoc-process-signature", without_nothing)
     app.connect("html-page-context", linked_rows)
     app.connect("html-page-context", breakable)
+    app.connect("html-page-context", stacked_tables)

@@ -130,6 +130,8 @@ LEFT_OVER = (
     r"\u2013[a-z]",
     r"<td><p><code[^>]*><span class=\"pre\">%s</span></code></p></td>",
     r"from the code:",
+    r"<p>\| ",
+    r"generic container for associating",
 )
 
 
@@ -145,6 +147,7 @@ def test_a_missing_value_is_found_on_a_page() -> None:
         "(%(default)s)",
         "\u2013export",
         '<td><p><code class="docutils"><span class="pre">%s</span></code></p></td>',
+        "<p>| a row | behind an empty line |</p>",
     ):
         assert left_over(f"<article>{html}</article>"), html
     assert left_over("<article><p>5 \u2013 6</p> <code>rejoin: %s</code></article>") == []
@@ -238,3 +241,18 @@ def brightness(browser: Browser, x: float, y: float) -> int:
       const pen = document.createElement('canvas').getContext('2d'); pen.drawImage(image, {-round(x)}, {-round(y)});
       const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data; return (red + green + blue) / 3 }})()"""
     return int(browser.js(decoded))
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1300, 420])
+def test_no_table_of_sentences_is_wider_than_its_page(width: int, site: Path, browser: Browser) -> None:
+    browser.resize(width, 900)
+    cut = """[...document.querySelectorAll('.table-wrapper:has(> .stacked)')].filter(one => one.scrollWidth > one.clientWidth)
+      .map(one => one.innerText.slice(0, 60))"""
+    for page in ("embedded-kafka", "troubleshooting", "spark-guarantee", "asyncio"):
+        browser.open((site / f"{page}.html").as_uri())
+        browser.until("document.readyState === 'complete' && document.querySelectorAll('.stacked').length > 0")
+        assert browser.js(cut) == [], page
+    title = "getComputedStyle(document.querySelector('.stacked td[data-title]'), '::before').content"
+    assert (browser.js(title) == "none") == (width == 1300)
