@@ -197,8 +197,13 @@ class Reader:
         """Set aside what was fetched of partitions that are not delivered now."""
         for one in partitions:
             self._readings[one].on = False
-            self._readings[one].messages = [message for message in self.ready if _key(message) == one]
-        self.ready = deque(one for one in self.ready if _key(one) not in partitions)
+        ready: deque[Any] = deque()
+        aside: dict[tuple[str, int], list[Any]] = {one: [] for one in partitions}
+        for message in self.ready:
+            aside.get(_key(message), ready).append(message)
+        for one in partitions:
+            self._readings[one].messages = aside[one]
+        self.ready = ready
         for item in self._queue:
             if item.at in partitions:
                 self._set_aside(self._readings[item.at], item)
