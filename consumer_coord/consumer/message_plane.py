@@ -75,8 +75,6 @@ class MessagePlane(FetchPlane):
         self._removed = 0
         #: Whether a refill was requested that has not happened yet.
         self._asked = False
-        #: The ends of chunks that left the queue: partition, serial number, offset. The fetcher may free their bytes.
-        self._ends: deque[tuple[TopicPartition, int, int]] = deque()
         self._failure: CoordinatorError | None = None
         self._kept = kept_chunks()
         #: Partition -> the text of its last error, until records arrive.
@@ -133,7 +131,7 @@ class MessagePlane(FetchPlane):
                 self._advance(chunk, rows)
         if not found:
             self._kept.sweep()
-        if not self._asked and (self._ends or super().ready) and self._added - self._removed <= _QUEUE_BYTES // 2:
+        if not self._asked and super().ready and self._added - self._removed <= _QUEUE_BYTES // 2:
             self._asked = True
             self._on_loop(self._refill)
         return found
@@ -165,7 +163,7 @@ class MessagePlane(FetchPlane):
         if self._decoder.exhausted:
             # In this order, so that an interrupt leaves the end known twice rather than never.
             self._behind[chunk.at] = OffsetAndMetadata(chunk.next_offset, chunk.leader_epoch())
-            self._ends.append((chunk.at, chunk.serial, chunk.next_offset))
+            self._fetcher.advance(chunk.at, chunk.serial, chunk.next_offset)
             self._remove(chunk)
         else:
             chunk.start = rows.next_offset
@@ -217,10 +215,8 @@ class MessagePlane(FetchPlane):
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def _refill(self) -> None:
-        """Free the bytes of what was taken, move fetched records into the queue, and ring."""
+        """Move fetched records into the queue, and ring."""
         self._asked = False
-        while self._ends:
-            self._fetcher.advance(*self._ends.popleft())
         room = _QUEUE_BYTES - (self._added - self._removed)
         if room > 0 and self._failure is None:
             try:
