@@ -214,9 +214,12 @@ class BrokerFetches:
                 due.append(state)
             else:
                 self._full = True
+                state.owner.hold_back()
         out = {owner for owner, size in held.items() if size > owner.share_bytes() // 2 or not owner.in_use(moment)}
         if out:
             self._full = True
+            for owner in out:
+                owner.hold_back()
             due = [state for state in due if state.owner not in out]
         return due, look_at
 
@@ -262,51 +265,58 @@ class BrokerFetches:
         return state.leader_epoch >= 0 and epoch >= 0 and state.validated_in != epoch
 
     async def _fetch(self, lane: Lane, broker: Broker, ask: Ask) -> None:
-        """Send one Fetch, and apply its response."""
-        session, named, began = lane.session, dict(ask.wanted), now()
-
-        def take(version: int, frame: bytes) -> tuple[FetchResponse, Exception | None]:
-            # The connection calls this in the turn of the loop in which the response arrives, so no other turn passes until the
-            # records are announced. Errors are raised in this lane, and not there.
-            response: FetchResponse = decode_response(FetchResponse, version, frame)[1]
-            lane.asked = None
-            try:
-                if named:
-                    self._take(session, response, named, ask.states, broker.address)
-            except Exception as error:  # noqa: BLE001 - raised below
-                return response, error
-            latency_ms = (now() - began) * 1000
-            for owner in {ask.states[partition].owner: None for partition in named}:
-                owner.answered(latency_ms)
-            return response, None
-
-        question = Versioned(
-            FetchRequest,
-            lambda version: self._build(version, session, ask, named),
-            newest=self._newest(ask.states.values()),
-            decode=take,
-            quick=True,
-        )
+        """Send a Fetch and those that follow it without a pause, and apply their responses."""
+        sent = _Exchange(self, lane, broker, ask)
         try:
-            response, wrong = await self._answer(lane, broker, question, ask)
+            timeout_ms = self._begin(lane, ask)
+            _, wrong = await self._cluster.request(broker, sent.question(), timeout_ms=timeout_ms, waits=True)
             if wrong is not None:
                 raise wrong
         except (RetriableError, MalformedMessageError) as error:
-            session.failed()
+            lane.session.failed()
             if isinstance(error.__cause__, ResponseTooLargeError):
-                self._too_large({one: ask.states[one] for one in named}, error.__cause__)
+                self._too_large({one: sent.ask.states[one] for one in sent.named}, error.__cause__)
             else:
-                self._failed(broker, ask.states, error)
+                self._failed(broker, sent.ask.states, error)
         except UnsupportedVersionError as error:
             # The application sees this error and may poll again at once, which must not ask the broker at once again.
-            self._failed(broker, ask.states, error)
+            self._failed(broker, sent.ask.states, error)
             raise
-        else:
-            self._pace(broker, lane, response, now() - began < ask.max_wait_ms / 2000)
+        finally:
+            lane.asked = None
 
-    def _build(self, version: int, session: FetchSession, ask: Ask, named: dict[TopicPartition, Wanted]) -> FetchRequest:
-        """Return the request in a version. Remove from ``named`` the partitions that this version must not fetch yet."""
-        self._version = version
+    def _next_at_once(self, lane: Lane, broker: Broker) -> Ask | None:
+        """Return the Fetch that may follow a response on its connection; None if there is none, or other work first."""
+        if self._version is None or self._version < _TRUNCATION_FROM or self._leaders.broker(self.broker_id) != broker:
+            return None
+        return self._next(lane)[0]
+
+    def _apply(self, lane: Lane, broker: Broker, sent: _Exchange, response: FetchResponse) -> Exception | None:
+        """Apply a response; return the error that it caused."""
+        states, named, wrong = sent.ask.states, sent.named, None
+        lane.asked = None
+        try:
+            if named:
+                self._take(lane.session, response, named, states, broker.address)
+        except Exception as error:  # noqa: BLE001 - raised in the lane's task
+            wrong = error
+        moment = now()
+        for owner in {states[partition].owner: None for partition in named}:
+            owner.answered((moment - sent.at) * 1000)
+        if wrong is None:
+            self._pace(broker, lane, response, moment - sent.at < sent.ask.max_wait_ms / 2000)
+        return wrong
+
+    def _begin(self, lane: Lane, ask: Ask) -> float:
+        """Note the Fetch that a lane is about to send; return its time limit in milliseconds."""
+        lane.asked = ask
+        if ask.waits and ask.partial:
+            self.check()
+        return self._cluster.config.request_timeout_ms + ask.max_wait_ms
+
+    def _build(self, version: int, session: FetchSession, sent: _Exchange) -> FetchRequest:
+        """Return the request in a version, without the partitions that this version must not fetch yet."""
+        self._version, ask, named = version, sent.ask, sent.named
         if version < _TRUNCATION_FROM:
             # A broker of this version does not report truncation, so first look up the end offset of the position's leader
             # epoch.
@@ -332,21 +342,6 @@ class BrokerFetches:
             lane.session.failed()
             self._not_before = now() + self._cluster.backoff.ms(lane.hollow) / 1000
             lane.hollow += 1
-
-    async def _answer(
-        self, lane: Lane, broker: Broker, question: Versioned, ask: Ask
-    ) -> tuple[FetchResponse, Exception | None]:
-        timeout_ms = self._cluster.config.request_timeout_ms + ask.max_wait_ms
-        lane.asked = ask
-        if ask.waits and ask.partial:
-            self.check()
-        try:
-            answer: tuple[FetchResponse, Exception | None] = await self._cluster.request(
-                broker, question, timeout_ms=timeout_ms, waits=True
-            )
-            return answer
-        finally:
-            lane.asked = None
 
     def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
         """Wait for the backoff, then fetch from the current leaders."""
@@ -640,6 +635,47 @@ class BrokerFetches:
             self._truncated(state, row.leader_epoch, row.end_offset)
         else:
             state.validated_in = current_epoch
+
+
+class _Exchange:
+    """The Fetches of a lane that follow each other on one connection, each in the turn of the loop in which a response arrives.
+
+    A task that first had to be resumed for each of them would cost more than the rest of a Fetch of a single record, and while
+    other threads compute, each further turn of the loop waits for the GIL.
+    """
+
+    def __init__(self, fetches: BrokerFetches, lane: Lane, broker: Broker, ask: Ask) -> None:
+        self._fetches = fetches
+        self._lane = lane
+        self._broker = broker
+        self._begin(ask)
+
+    def _begin(self, ask: Ask) -> None:
+        #: The last Fetch, the partitions that the request names, and the loop time at which it was sent.
+        self.ask = ask
+        self.named: dict[TopicPartition, Wanted] = dict(ask.wanted)
+        self.at: float = now()
+
+    def question(self) -> Versioned:
+        """Return the request of the last Fetch."""
+        fetches, session = self._fetches, self._lane.session
+        newest = fetches._newest(self.ask.states.values())
+        return Versioned(
+            FetchRequest, lambda version: fetches._build(version, session, self), newest, self._take, True, self._follow
+        )
+
+    def _take(self, version: int, frame: bytes) -> tuple[FetchResponse, Exception | None]:
+        # The connection calls this in the turn of the loop in which the response arrives, so no other turn passes until the
+        # records are announced. Errors are raised in the lane's task, and not here.
+        response: FetchResponse = decode_response(FetchResponse, version, frame)[1]
+        return response, self._fetches._apply(self._lane, self._broker, self, response)
+
+    def _follow(self, answer: tuple[FetchResponse, Exception | None]) -> tuple[Versioned, float] | None:
+        ask = None if answer[1] is not None else self._fetches._next_at_once(self._lane, self._broker)
+        if ask is None:
+            return None
+        self._begin(ask)
+        return self.question(), self._fetches._begin(self._lane, ask)
 
 
 def _position(state: FetchState) -> tuple[TopicPartition, int, int]:

@@ -52,8 +52,8 @@ class Buffer:
                 self._taken.setdefault(item.state, deque()).append((item.value.next_offset, item.size))
         return found
 
-    def advance(self, state: FetchState, next_offset: int) -> bool:
-        """Free the bytes of taken records before ``next_offset``; return whether there were such records."""
+    def advance(self, state: FetchState, next_offset: int) -> None:
+        """Free the bytes of taken records before ``next_offset``."""
         taken = self._taken.get(state)
         freed = 0
         while taken and taken[0][0] <= next_offset:
@@ -61,7 +61,6 @@ class Buffer:
         if taken is not None and not taken:
             del self._taken[state]
         state.held -= freed
-        return freed > 0
 
     def rewind(self, state: FetchState) -> None:
         """Drop the records of a partition that were not taken. The next Fetch fetches these records again."""

@@ -12,7 +12,7 @@ records of the current assignment.
 client's rack (KIP-392). For each broker, :class:`BrokerFetches` sends Fetches within fetch sessions (KIP-227). All fetchers of
 one client with the same settings share these Fetches (:class:`SharedFetches`), so a Fetch names the partitions of all consumers
 of the process. When a response arrives, the next offset is read from the headers of the batches (``batches.py``). So the next
-Fetch leaves before the records of the response are decoded.
+Fetch leaves before the records of the response are decoded, in the same turn of the loop (``_Exchange``).
 
 *Lanes.* A broker answers a Fetch at once if one of its partitions has records, and otherwise keeps it for
 ``fetch.wait.max.ms``. So that a partition with records never waits for the others, a Fetch either waits or does not
@@ -45,7 +45,8 @@ The fetcher runs on one event loop, and reads time and randomness from the loop 
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -94,12 +95,18 @@ class Fetcher:
         #: The brokers from which this fetcher's partitions are fetched, with their numbers of these partitions.
         self._brokers: Counter[Fetches] = Counter()
         self._buffer = Buffer()
+        #: What :meth:`advance` reported and the buffer does not know yet, and whether a Fetch waits for it.
+        self._passed: deque[tuple[TopicPartition, int, int]] = deque()
+        self._held_back = False
+        self._loop = asyncio.get_running_loop()
         self.metrics: FetchMetrics = FetchMetrics(now)
         self._ready = WakeUp()
         self._on_ready = on_ready
         self._reports_ends = reports_ends
         self._failure: CoordinatorError | None = None
         self._closed = False
+        #: Whether records arrived that were not announced.
+        self._delivered = False
         #: Whether a call was made since ``_used_at`` (loop's clock, in seconds), the number of calls that wait, and whether the
         #: last call was so long ago that no request is sent.
         self._used = True
@@ -184,6 +191,7 @@ class Fetcher:
 
     def log_ends(self) -> Mapping[TopicPartition, LogEnd]:
         """Return what the brokers' responses say about the end of each assigned partition's log, without a request."""
+        self._settle()
         held: Counter[Fetches] = Counter()
         for state in self._states.values():
             if state.broker is not None:
@@ -260,12 +268,26 @@ class Fetcher:
         self._on_ready()
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
-        """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current."""
-        state = self._states.get(partition)
-        if state is None or state.serial != serial or not self._buffer.advance(state, next_offset):
-            return
-        if state.broker is not None:
-            state.broker.freed()
+        """Free the bytes of a partition's records before ``next_offset``; ignore a serial that is no longer current.
+
+        Any thread may call this. The loop is woken only if a Fetch waits for these bytes.
+        """
+        self._passed.append((partition, serial, next_offset))
+        # First the append, then this check. hold_back() does it in the other order, so one of the two notices the other.
+        if self._held_back and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        """Free the bytes that :meth:`advance` reported."""
+        self._held_back, passed = False, self._passed
+        while passed:
+            partition, serial, next_offset = passed.popleft()
+            state = self._states.get(partition)
+            if state is not None and state.serial == serial:
+                self._buffer.advance(state, next_offset)
+        for broker in tuple(self._brokers):
+            # If the partitions are still held back, the check finds this, and calls hold_back() again.
+            broker.freed()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -291,6 +313,12 @@ class Fetcher:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return self.config.queued_max_bytes // max(1, len(self._brokers))
 
+    def hold_back(self) -> None:
+        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
+        self._held_back = True
+        if self._passed:
+            self._loop.call_soon(self._settle)
+
     def in_use(self, moment: float) -> bool:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._used or self._waiting:
@@ -311,11 +339,16 @@ class Fetcher:
         if state.broker is not None:
             queue = state.broker.partitions
             queue[state] = queue.pop(state)
-        self._announce()
+        self._delivered = True
 
     def answered(self, latency_ms: float) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self.metrics.answered(latency_ms)
+        if self._passed:
+            self._settle()
+        if self._delivered:
+            self._delivered = False
+            self._announce()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""

@@ -34,6 +34,9 @@ class Owner(Protocol):
     def share_bytes(self) -> int:
         """Return the share of each broker in the fetcher's buffer, in bytes."""
 
+    def hold_back(self) -> None:
+        """Note that partitions are not fetched until the caller has taken records, or advanced past them."""
+
     def in_use(self, moment: float) -> bool:
         """Return whether the caller waits for records, or has used the fetcher recently; ``moment`` is the loop's time."""
 
@@ -46,11 +49,12 @@ class Owner(Protocol):
     def deliver(self, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
         """Keep records until the caller takes them, and move the position to the offset after these records.
 
+        :meth:`answered` announces them, once for all records of a response.
         ``size`` is in bytes, and ``count`` the number of records.
         """
 
     def answered(self, latency_ms: float) -> None:
-        """Record the duration of a Fetch with partitions of this fetcher, after the records of its response."""
+        """Announce the records of a response to a Fetch with partitions of this fetcher, and record the Fetch's duration."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
         """Stop fetching a partition, and report the reason to the caller."""

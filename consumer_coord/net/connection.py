@@ -78,7 +78,8 @@ class Versioned:
     ``newest``: the newest version to send, or None for no limit. ``decode``: converts a response, given its version and frame;
     None returns the decoded message. A long frame is decoded in a thread. ``quick``: decode even a long frame on the loop,
     because its response has few values (Fetch: one block of bytes per partition), and a thread would cost more. Records in such
-    a response may be memoryviews.
+    a response may be memoryviews. ``follow``: returns what to ask next, given a response that was decoded on the loop, with the
+    time limit in milliseconds; it is sent in the same turn of the loop, and the caller goes on waiting. None: nothing.
     """
 
     request_class: type[Any]
@@ -86,6 +87,7 @@ class Versioned:
     newest: int | None = None
     decode: Callable[[int, bytes], Any] | None = None
     quick: bool = False
+    follow: Callable[[Any], tuple[Versioned, float] | None] | None = None
 
 
 @attrs.define(eq=False)
@@ -94,6 +96,8 @@ class _InFlight:
 
     future: asyncio.Future[Any]
     decode: Callable[[Any], Any]
+    follow: Callable[[Any], tuple[Versioned, float] | None] | None
+    client_id: str | None
     name: str
     sent_at: float
     #: Time (loop's clock, in seconds) by which the response must arrive.
@@ -243,7 +247,7 @@ class Connection:
     async def request(
         self, message: Any, *, timeout_ms: float, version: int | None = None, client_id: str | None = None
     ) -> Any:
-        """Send one request and wait for its response.
+        """Send one request and wait for its response; with :attr:`Versioned.follow`, for the response to the last request.
 
         ``client_id``: the client that the request is for, by default the one that opened the connection. Raise
         :class:`RequestTimedOutError` after ``timeout_ms`` and close the connection, because the broker would respond to later
@@ -262,17 +266,24 @@ class Connection:
         self.proven = True
         return response
 
-    def _send_newest(self, message: Any, version: int | None, client_id: str | None, ends: float) -> asyncio.Future[Any]:
+    def _send_newest(
+        self,
+        message: Any,
+        version: int | None,
+        client_id: str | None,
+        ends: float,
+        future: asyncio.Future[Any] | None = None,
+    ) -> asyncio.Future[Any]:
         """Send a request in the given version, or in the newest that both sides support."""
         request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
             version = self.version_for(request_class, message.newest if isinstance(message, Versioned) else None)
         decode: Callable[[int, Any], Any] = functools.partial(_message, api_for(request_class).response)
-        quick = False
+        quick, follow = False, None
         if isinstance(message, Versioned):
-            decode, quick = message.decode or decode, message.quick
+            decode, quick, follow = message.decode or decode, message.quick, message.follow
             message = message.build(version)
-        return self._send(message, version, functools.partial(decode, version), client_id, quick, ends)
+        return self._send(message, version, functools.partial(decode, version), client_id, quick, ends, follow, future)
 
     def close(self) -> None:
         """Close at once; requests in flight fail."""
@@ -335,6 +346,8 @@ class Connection:
         client_id: str | None = None,
         quick: bool = False,
         ends: float = math.inf,
+        follow: Callable[[Any], tuple[Versioned, float] | None] | None = None,
+        future: asyncio.Future[Any] | None = None,
     ) -> asyncio.Future[Any]:
         if self._closed_by is not None:
             raise DisconnectedError(str(self._closed_by)) from self._closed_by
@@ -345,7 +358,8 @@ class Connection:
             frame = encode_request(message, version, correlation_id, self._client_id if client_id is None else client_id)
         except UnsupportedVersionError as error:
             raise UnsupportedVersionError(setting_too_new(self.address, str(error))) from error
-        future: asyncio.Future[Any] = loop.create_future()
+        if future is None:
+            future = loop.create_future()
         try:
             self._transport.send(frame)
         except DisconnectedError as error:
@@ -354,7 +368,7 @@ class Connection:
         # The entry remains if the caller is cancelled, so that the late response is recognised and dropped.
         self.last_used = loop.time()
         name = type(message).__name__
-        self._in_flight[correlation_id] = _InFlight(future, decode, name, self.last_used, ends, quick)
+        self._in_flight[correlation_id] = _InFlight(future, decode, follow, client_id, name, self.last_used, ends, quick)
         self._traffic.requests[name] += 1
         self._traffic.sent += 1
         self._traffic.sent_bytes += len(frame)
@@ -422,15 +436,35 @@ class Connection:
             del self._in_flight[correlation_id]
             try:
                 response = waiting.decode(frame if waiting.quick else bytes(frame))
+                if not self._follow(waiting, response):
+                    waiting.future.set_result(response)
             except BaseException as error:
                 waiting.future.set_exception(_failure_of(error, self.address))
                 raise
-            waiting.future.set_result(response)
         else:
             # Decoding the metadata of a million partitions takes seconds, and the loop must send heartbeats.
             task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, bytes(frame)))
             self._decoding.add(task)
             task.add_done_callback(self._decoding.discard)
+
+    def _follow(self, waiting: _InFlight, response: Any) -> bool:
+        """Send the request that follows a response, if there is one; return whether the caller goes on waiting."""
+        moment = self.last_response_at
+        if waiting.follow is None or self._gate.locked() or moment >= self._session_ends_at:
+            return False
+        following = waiting.follow(response)
+        if following is None:
+            return False
+        message, timeout_ms = following
+        self.proven = True
+        try:
+            self._send_newest(message, None, waiting.client_id, moment + timeout_ms / 1000, waiting.future)
+        except UnsupportedVersionError:
+            # The caller sends the request again, and then the broker is asked again for its versions.
+            return False
+        except DisconnectedError as error:
+            waiting.future.set_exception(error)
+        return True
 
     async def _decode(self, correlation_id: int, waiting: _InFlight, frame: bytes) -> None:
         try:

@@ -14,7 +14,7 @@ from consumer_coord.broker.config import RACK_AWARE_SELECTOR
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigurationError
-from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
+from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, StopReason
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.net.connection import LARGE_FRAME_BYTES
 from consumer_coord.retry import Deadline
@@ -23,6 +23,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse, PartitionData
 from tests.support.fetch.world import FETCH, Reader, World, play
+from tests.support.waiting import eventually_async
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 #: Versions of Fetch: the first; the last without and the first with sessions; followers; truncation; ids; the newest.
@@ -858,6 +859,53 @@ def test_the_buffer_is_bounded_until_the_caller_advances() -> None:
         await fetcher.close()
 
     play(test, brokers=2, topics={"t": 8})
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_a_caller_has_advanced_past_makes_room_without_a_further_call(early: bool) -> None:
+    async def test(world: World) -> None:
+        for _ in range(50):
+            world.write(T0, 1, value=b"v" * 1_000)
+        arrived: list[None] = []
+        config = FetchConfig(queued_max_bytes=16_000, max_partition_fetch_bytes=4_000)
+        fetcher = Fetcher(world.client(), config, on_ready=lambda: arrived.append(None))
+        fetcher.assign(from_start(T0))
+        await eventually_async(lambda: fetcher.ready)
+        first, *rest = fetcher.take(1)
+        assert isinstance(first, FetchedRecords)
+        assert not rest
+        if early:
+            # Nobody waits for these bytes yet; the Fetch that does so notices them.
+            fetcher.advance(T0, 1, first.next_offset)
+        await asyncio.sleep(5)
+        before = len(arrived)
+        assert fetcher.log_ends()[T0].held_back, "half of the buffer is in use"
+        taken = [one for one in fetcher.take(1 << 20) if isinstance(one, FetchedRecords)]
+        await asyncio.sleep(5)
+        assert len(arrived) == before, "taking alone frees nothing"
+        fetcher.advance(T0, 1, taken[-1].next_offset)
+        await eventually_async(lambda: len(arrived) > before)
+        await fetcher.close()
+
+    play(test)
+
+
+def test_the_records_of_a_response_are_announced_once() -> None:
+    async def test(world: World) -> None:
+        partitions = [TopicPartition("t", number) for number in range(8)]
+        for one in partitions:
+            world.write(one, 3)
+        arrived: list[None] = []
+        fetcher = Fetcher(world.client(), on_ready=lambda: arrived.append(None))
+        fetcher.assign(from_start(*partitions))
+        taken: set[TopicPartition] = set()
+        while len(taken) < 8:
+            assert await fetcher.wait(Deadline.after(60_000))
+            taken |= {one.partition for one in fetcher.take(1 << 20)}
+        assert len(arrived) <= 2, "the first partition may have had a request of its own"
+        await fetcher.close()
+
+    play(test, brokers=1, topics={"t": 8})
 
 
 def test_a_batch_larger_than_every_limit_is_fetched() -> None:

@@ -14,9 +14,10 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.environment import Environment
-from consumer_coord.errors import ClosedError
+from consumer_coord.errors import ClosedError, DisconnectedError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
 from consumer_coord.net.connections import Connections
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
@@ -111,6 +112,54 @@ async def test_clients_that_differ_in_their_client_id_share_connections() -> Non
     await two.close()
     await connections.close()
     assert brokers.open == 0
+
+
+class _Following:
+    """Asks for metadata ``count`` times, each time as what follows the last response."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.seen: list[int] = []
+
+    def question(self, newest: int | None = None) -> Versioned:
+        return Versioned(MetadataRequest, lambda _: MetadataRequest(topics=()), newest, self._decode, True, self._follow)
+
+    def _decode(self, version: int, frame: bytes) -> int:
+        self.seen.append(version)
+        return len(self.seen)
+
+    def _follow(self, answer: int) -> tuple[Versioned, float] | None:
+        assert answer == len(self.seen)
+        self.left -= 1
+        # A version that the broker does not support ends the sequence.
+        return (self.question(None if self.left else -1), 1_000) if self.left >= 0 else None
+
+
+@in_virtual_time
+async def test_what_follows_a_response_is_sent_in_the_same_turn_and_the_caller_gets_the_last_response() -> None:
+    brokers = FakeBrokers()
+    client = new_cluster(brokers)
+    (broker,) = _brokers_of(brokers)
+    following = _Following(3)
+    assert await client.request(broker, following.question(), timeout_ms=1_000, waits=True) == 3, "the last one was not sent"
+    asked = [seen for seen in brokers.seen if isinstance(seen.message, MetadataRequest)]
+    assert len(asked) == 3
+    assert len({seen.connection for seen in asked}) == 1
+    await client.close()
+
+
+@in_virtual_time
+async def test_a_connection_that_ends_while_a_following_request_waits_fails_the_caller() -> None:
+    brokers = FakeBrokers()
+    client = new_cluster(brokers)
+    (broker,) = _brokers_of(brokers)
+    following = _Following(10**9)
+    waiting = asyncio.create_task(client.request(broker, following.question(), timeout_ms=1_000, waits=True))
+    await eventually_async(lambda: len(following.seen) > 3)
+    brokers.disconnect()
+    with pytest.raises(DisconnectedError):
+        await waiting
+    await client.close()
 
 
 @in_virtual_time

@@ -127,8 +127,6 @@ class Reader:
         self._removed = 0
         #: Whether a refill was requested that has not happened yet.
         self._asked = False
-        #: The ends of chunks that left the queue: partition, serial number, offset. The fetcher may free their bytes.
-        self._ends: deque[tuple[TopicPartition, int, int]] = deque()
         self._serial = 0
         self._failure: CoordinatorError | None = None
         self._kept = kept_chunks()
@@ -276,7 +274,7 @@ class Reader:
         self._decoded = index
         if not ready:
             self.sweep()
-        if not self._asked and (self._ends or self._fetcher.ready) and self._added - self._removed <= _QUEUE_BYTES // 2:
+        if not self._asked and self._fetcher.ready and self._added - self._removed <= _QUEUE_BYTES // 2:
             self._asked = True
             self._on_loop(self._refill)
 
@@ -344,7 +342,7 @@ class Reader:
             if self._is_current(item) or (first is not None and isinstance(item, Chunk) and first.offset() < item.end):
                 break
             # In this order, so that an interrupt leaves the end known twice rather than never.
-            self._ends.append((item.at, item.serial, item.end))
+            self._fetcher.advance(item.at, item.serial, item.end)
             self._removed += item.size
             del queue[0]
             if self._decoded:
@@ -467,10 +465,8 @@ class Reader:
             self._loop.call_soon_threadsafe(function)
 
     def _refill(self, most: int = _QUEUE_BYTES) -> None:
-        """Free the bytes of what was delivered, move fetched records into the queue, and ring."""
+        """Move fetched records into the queue, and ring."""
         self._asked = False
-        while self._ends:
-            self._fetcher.advance(*self._ends.popleft())
         room = most - (self._added - self._removed)
         if room > 0 and self._failure is None:
             try:
