@@ -163,7 +163,8 @@ class Bounds:
     _failed: frozenset[TopicPartition] = frozenset()
     _retry_at: float = 0.0
     _failures: int = 0
-    _unknown_since: float | None = None
+    #: Partition whose end is not yet known -> the loop time at which it was first asked for in this assignment.
+    _unknown_since: dict[TopicPartition, float] = attrs.field(factory=dict)
     _empty_since: float | None = None
 
     @classmethod
@@ -204,6 +205,8 @@ class Bounds:
         """Look up the unknown log ends, with back-off after a failure, and every five seconds those that are not reached."""
         clock = engine.core.application.clock
         ids = {one: engine.table[one].topic_id for one in left if self._wanted(one) == OFFSET_END}
+        began = clock()
+        self._unknown_since = {one: self._unknown_since.get(one, began) for one in ids.keys() - self._found.keys()}
         again = clock() >= self._again_at
         waiting = self._failed if clock() < self._retry_at else frozenset()
         wanted = {one: LATEST for one in ids if (again or one not in self._found) and one not in waiting}
@@ -226,12 +229,10 @@ class Bounds:
             if at.offset > found[partition].offset and self._behind.get(partition, (-1, 0.0))[0] != serial:
                 self._behind[partition] = serial, moment + _AGAIN_S
         self._again_at = moment + _AGAIN_S if again else self._again_at
-        if ids.keys() <= self._found.keys():
-            self._unknown_since = None
-        elif self._unknown_since is None:
-            self._unknown_since = moment
-        elif result.failed and moment - self._unknown_since > self._config.coordinator.default_api_timeout_ms / 1000:
-            result.complete()
+        limit_s = self._config.coordinator.default_api_timeout_ms / 1000
+        late = [one for one in result.failed if moment - self._unknown_since.get(one, moment) > limit_s]
+        if late:
+            raise result.failed[late[0]]
 
     def unread(self, engine: Engine, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that this read has not read to their ends."""

@@ -103,6 +103,8 @@ class _InFlight:
     #: Time (loop's clock, in seconds) by which the response must arrive.
     ends: float
     quick: bool
+    #: True while a thread decodes the response.
+    is_decoding: bool = False
 
     def timed_out(self, address: str) -> RequestTimedOutError:
         """Return the error for this request if its response does not arrive in time."""
@@ -426,9 +428,12 @@ class Connection:
 
     def _answer(self, frame: bytes | memoryview) -> None:
         correlation_id = peek_correlation_id(frame)
-        waiting = self._in_flight.get(correlation_id)
-        if waiting is None:
-            raise MalformedMessageError(f"{self.address} answered a request that this client did not send")
+        # A broker answers in the order of the requests. Whatever has the id of another request may be of another type.
+        due = next((one for one, request in self._in_flight.items() if not request.is_decoding), None)
+        if correlation_id != due:
+            what = "a later request first" if correlation_id in self._in_flight else "a request that this client did not send"
+            raise MalformedMessageError(f"{self.address} answered {what}")
+        waiting = self._in_flight[correlation_id]
         self._traffic.round_trips.append((self.last_response_at, int((self.last_response_at - waiting.sent_at) * 1e6)))
         if waiting.future.done():
             del self._in_flight[correlation_id]
@@ -443,6 +448,7 @@ class Connection:
                 raise
         else:
             # Decoding the metadata of a million partitions takes seconds, and the loop must send heartbeats.
+            waiting.is_decoding = True
             task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, bytes(frame)))
             self._decoding.add(task)
             task.add_done_callback(self._decoding.discard)

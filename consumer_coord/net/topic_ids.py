@@ -23,21 +23,22 @@ TopicIds: TypeAlias = Mapping[str, uuid.UUID]
 async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
     """Return the current ids of these topics.
 
-    The id is :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` if the broker is older than 2.8, or reports an error that may
-    pass. Topics that do not exist are missing. Raise ``AuthorizationError`` if the principal may not describe a topic.
+    The id is :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` if the broker is older than 2.8, reports an error that may pass,
+    or has left out the topic. Topics that do not exist are missing. Raise ``AuthorizationError`` if the principal may not
+    describe a topic.
     """
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
-    )
+    names = sorted(topics)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
     response = await cluster.request_any(request, Deadline.after(timeout_ms))
-    found: dict[str, uuid.UUID] = {}
-    for topic in response.topics:
+    matched = cluster.answers.match("Metadata", "a broker", names, ((topic.name, topic) for topic in response.topics))
+    found = dict.fromkeys(matched.unanswered, NO_TOPIC_ID)
+    for name, topic in matched.rows.items():
         code = topic.error_code
         if code == codes.NONE:
-            found[topic.name] = topic.topic_id
+            found[name] = topic.topic_id
         elif code == codes.TOPIC_AUTHORIZATION_FAILED:
-            raise AuthorizationError(f"this principal may not describe topic {topic.name!r}", code=code)
+            raise AuthorizationError(f"this principal may not describe topic {name!r}", code=code)
         elif code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            logger.info("the id of topic %s is not known: %s", topic.name, codes.error_name(code))
-            found[topic.name] = NO_TOPIC_ID
+            logger.info("the id of topic %s is not known: %s", name, codes.error_name(code))
+            found[name] = NO_TOPIC_ID
     return found

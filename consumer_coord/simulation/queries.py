@@ -6,8 +6,9 @@ with a kill at any moment; the next life continues from the checkpoint. Meanwhil
 ports, partitions have no leader, and topics are deleted, created and created again.
 
 The rules: a run reads exactly what was there when it began, or fails and says why; nothing is lost without an error or a log
-line; a batch id has the same rows for ever; a planning call that finds nothing new has planned every record that existed at the
-call; every start ends in time; and at the end the group's commits are where the records end.
+line, and no loss is reported that did not happen; a batch id has the same rows for ever; a planning call that finds nothing new
+has planned every record that existed at the call; every start ends in time; and at the end the group's commits are where the
+records end.
 
 This module needs PySpark, because the package ``consumer_coord.spark`` does; the other modules of the simulation do not import
 it.
@@ -17,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
@@ -28,7 +30,7 @@ from assignors.built_in import BUILT_IN
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.config import parse
-from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.errors import BrokerError, CoordinatorError, RetriableError, UnsupportedVersionError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
@@ -41,11 +43,13 @@ from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.virtual_kafka import VirtualKafka
+from consumer_coord.simulation.wrong_answers import EDITED, edited
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.query import Query
 from consumer_coord.spark.status import Status
+from consumer_coord.wire.apis import APIS
 
 GROUP: Final = "group"
 
@@ -57,7 +61,7 @@ KINDS = (
     *("delete", "recreate", "recreate", "kill", "kill"),
 )
 #: Kinds that may delay requests and rebalances.
-DELAYS = ("hang", "crash", "other port", "all away", "slow", "no leader")
+DELAYS = ("hang", "crash", "other port", "all away", "slow", "no leader", "edit")
 
 #: Further options of queries.
 OPTIONS: tuple[Mapping[str, str], ...] = (
@@ -124,17 +128,17 @@ def draw(seed: int) -> QueryScenario:
 
 
 class Losses(logging.Handler):
-    """Adds the losses that queries with failOnDataLoss=false log to ``reports``."""
+    """Reports the losses that queries with failOnDataLoss=false log."""
 
-    def __init__(self, reports: list[str]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._reports = reports
+        self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a loss."""
         text = record.getMessage()
         if text.startswith("data loss in "):
-            self._reports.append(text)
+            self._report(text)
 
 
 class QueryWorld:
@@ -217,15 +221,31 @@ class QueryWorld:
             if self.random.random() < 0.5:
                 self.cluster.produce(partition, self.random.randint(1, 9))
 
+    def report(self, text: str) -> None:
+        """Keep a loss or an error that a query has reported; a topic that was never deleted has lost nothing."""
+        self.reports.append(text)
+        told = re.match(r"data loss in topic '([^']*)'", text)
+        if told is not None and all(topic != told[1] for topic, *_ in self.deleted.values()):
+            self.fail(Violation("false loss", f"{told[1]} exists, but a query reports: {text}"))
+
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def _fault(self, fault: Fault) -> None:
         """Begin a fault, which ends by itself."""
-        loop, cluster, for_s = self.loop, self.cluster, fault.for_ms / 1000
+        loop, for_s, topic = self.loop, fault.for_ms / 1000, self.names[fault.target % 2]
         self.history.note("world", str(fault))
         if fault.kind in DELAYS:
             self.troubled_until = max(self.troubled_until, loop.time() + for_s + TROUBLE_S)
-        broker, topic = fault.target % 2, self.names[fault.target % 2]
+            self._delay(fault, for_s, fault.target % 2, topic)
+        elif fault.kind == "kill":
+            self.queries[fault.target % len(self.queries)].kill()
+        else:
+            self.delete(topic)
+            loop.call_later(0 if fault.kind == "recreate" else for_s, self.create, topic, fault.value)
+
+    def _delay(self, fault: Fault, for_s: float, broker: int, topic: str) -> None:
+        """Begin a fault that may delay requests."""
+        loop, cluster = self.loop, self.cluster
         if fault.kind == "hang":
             cluster.processes[broker].freeze()
             loop.call_later(for_s, cluster.processes[broker].thaw)
@@ -242,11 +262,11 @@ class QueryWorld:
         elif fault.kind == "no leader":
             self._lead(topic, NO_LEADER)
             loop.call_later(for_s, self._lead, topic, broker)
-        elif fault.kind == "kill":
-            self.queries[fault.target % len(self.queries)].kill()
         else:
-            self.delete(topic)
-            loop.call_later(0 if fault.kind == "recreate" else for_s, self.create, topic, fault.value)
+            # As in ``faults.py``: the brokers edit their responses to one kind of request in one way.
+            api_key, edit = EDITED[fault.target % len(EDITED)]
+            self.history.note("world", f"{APIS[api_key].name}: {edit}")
+            loop.call_later(for_s, cluster.answer_wrongly(edited(api_key, edit, fault.value)))
 
     def _lead(self, topic: str, leader: int) -> None:
         """Make a broker the leader of a topic's first partition, or leave the partition without a leader."""
@@ -265,7 +285,7 @@ class QueryWorld:
     async def course(self) -> None:
         """Play the run from start to end; raise :class:`Violation` when a rule is violated."""
         logger = get_logger("consumer_coord.spark.query")
-        losses = Losses(self.reports)
+        losses = Losses(self.report)
         logger.addHandler(losses)
         self.cluster.start()
         for _ in range(8):
@@ -442,13 +462,16 @@ class SimulatedQuery:
     def _failed(self, error: CoordinatorError) -> None:
         world = self._world
         world.history.note(self.name, f"failed: {type(error).__name__}: {error}")
-        world.reports.append(str(error))
+        world.report(str(error))
         if isinstance(error, DataLossError):
             # The operator accepts the loss.
             self._fails_on_loss = False
         elif isinstance(error, RetriableError):
             if world.troubled_until <= self._began_s:
                 world.fail(Violation("fails without a reason", f"{self.name}: {error}"))
+        elif isinstance(error, (BrokerError, UnsupportedVersionError)) and world.cluster.edits:
+            # A broker that edits its responses gives errors that no other broker gives, and offers other versions.
+            pass
         elif not (isinstance(error, MissingTopicError) and world.absent_s > self._began_s):
             world.fail(Violation("crash", f"{self.name}: {type(error).__name__}: {error}"))
 

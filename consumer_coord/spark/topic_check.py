@@ -84,8 +84,10 @@ class TopicCheck:
         found = absent(ledger.live, view)
         gone = {key: why for key, why in found.items() if key in self._suspects}
         if gone and not view.topics.keys() >= {key.partition.topic for key in gone}:
-            # A response with all topics omits those that the principal may not describe. A request by name tells them apart.
-            await topic_ids(self._cluster, {key.partition.topic for key in gone}, timeout_ms)
+            # A response with all topics omits those that the principal may not describe, and a broker that is wrong may omit
+            # others. A request by name tells them apart: only a row that says so means that a topic is gone.
+            named = await topic_ids(self._cluster, {key.partition.topic for key in gone}, timeout_ms)
+            gone = {key: why for key, why in gone.items() if key.partition.topic in view.topics or _is_elsewhere(key, named)}
         self._suspects = {key: why for key, why in found.items() if key not in gone}
         ledger = self._missed(ledger, gone)
         self._unclear = frozenset(key for key in ledger.open if key.partition.topic in view.unclear)

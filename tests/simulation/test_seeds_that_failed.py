@@ -21,6 +21,7 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import engine
+from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
@@ -201,6 +202,7 @@ WHAT_IT_WAS = {
     " it in the new topic",
     282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
     930000022: "a program made twenty transactions a second; the checkers took its producer's requests for a storm",
+    20023: "a bounded read raised that an end was unknown for 15 s, although its partition had been assigned 3 s before",
 }
 
 
@@ -377,6 +379,18 @@ def _count_requests_of_producers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stage, "_OF_PRODUCERS", frozenset())
 
 
+def _wait_since_any_end_was_unknown(patch: pytest.MonkeyPatch) -> None:
+    look_up_ends, since = Bounds.look_up_ends, dict[int, float]()
+
+    async def look_up(self: Bounds, engine: engine.Engine, left: frozenset[TopicPartition]) -> None:
+        if left:
+            first = since.setdefault(id(self), engine.core.application.clock())
+            self._unknown_since = dict.fromkeys(left, first)
+        await look_up_ends(self, engine, left)
+
+    patch.setattr(Bounds, "look_up_ends", look_up)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -402,6 +416,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     16: (begin_without_the_epoch_of_the_commit, "durability"),
     1500002068: (_let_retention_pass_the_last_stable_offset, "storms"),
     930000022: (_count_requests_of_producers, "storms"),
+    20023: (_wait_since_any_end_was_unknown, "raised"),
 }
 
 
