@@ -84,7 +84,7 @@ def _play(scenario: Scenario, corpus: Corpus) -> str | None:
     outcome = play(scenario)
     if outcome.violation is not None:
         return outcome.violation.rule
-    corpus.add(Kept(scenario, outcome.reached, outcome.figures.steps))
+    corpus.add(Kept(scenario, outcome.reached))
     return None
 
 

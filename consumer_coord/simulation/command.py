@@ -312,7 +312,7 @@ def _guided(first: int, count: int, ends: float, jobs: int, args: argparse.Names
                 if "keep" not in args:
                     args.keep = args.corpus / f"failed-{int(time.time())}.json"
                 return _report_failure(scenario, f"--replay {args.keep}", args)
-            corpus.add(Kept(scenario, reached, figures.steps))
+            corpus.add(Kept(scenario, reached))
     finally:
         corpus.save(args.corpus)
     seconds = time.monotonic() - began

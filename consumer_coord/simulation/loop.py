@@ -324,51 +324,46 @@ class VirtualTimeLoop(OnVirtualClock, base_events.BaseEventLoop):
         ``run_forever`` calls this method once. Unlike asyncio's method, this method does not return until the end, because
         there is no I/O to poll.
         """
-        queue = self.queue
+        queue, take = self.queue, self.queue.popleft
+        most_steps = float("inf") if self.max_steps is None else self.max_steps
+        # The loop of the process whose callback ran last. Reading this from asyncio would be a system call before Python 3.12.
+        running: Any = self
         try:
             while not self._stopping:
                 if not queue:
                     self._jump()
-                self._run_ready()
-                self._check_limits()
+                # The number of callbacks is limited, so that callbacks that only schedule each other do not prevent the check.
+                count = len(queue)
+                if count > _STEPS_BETWEEN_LOOKS:
+                    count = _STEPS_BETWEEN_LOOKS
+                self.steps += count
+                for _ in range(count):
+                    handle = take()
+                    home = handle._loop
+                    if home is not running:
+                        if home is not self and home.halted:
+                            home.put_off(handle)
+                            continue
+                        events._set_running_loop(home)
+                        running = home
+                    if not handle._cancelled:
+                        # This code does the same as Handle._run.
+                        try:
+                            handle._context.run(handle._callback, *handle._args)
+                        except BaseException as error:  # noqa: BLE001 - a finding of the run
+                            _raised(handle, error)
+                in_moment = self.steps - self._moment_began_at_step
+                if in_moment > _STEPS_BETWEEN_LOOKS or self._clock_reads > MAX_CLOCK_READS or self.steps > most_steps:
+                    self._check_limits()
+                self._clock_reads = 0
         finally:
             events._set_running_loop(self)
 
-    def _run_ready(self) -> None:
-        """Run the ready callbacks, each in the loop of its process.
-
-        The number of callbacks is limited, so that callbacks that only schedule each other do not prevent the next check.
-        """
-        take = self.queue.popleft
-        running: Any = events._get_running_loop()
-        count = len(self.queue)
-        if count > _STEPS_BETWEEN_LOOKS:
-            count = _STEPS_BETWEEN_LOOKS
-        self.steps += count
-        for _ in range(count):
-            handle = take()
-            home = handle._loop
-            if home is not running:
-                if home is not self and home.halted:
-                    home.put_off(handle)
-                    continue
-                events._set_running_loop(home)
-                running = home
-            if not handle._cancelled:
-                # This code does the same as Handle._run.
-                try:
-                    handle._context.run(handle._callback, *handle._args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:  # noqa: BLE001 - a finding of the run
-                    home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
-
     def _check_limits(self) -> None:
         """Raise :class:`LimitError` if callbacks read the clock or schedule each other endlessly."""
-        reads, self._clock_reads = self._clock_reads, 0
-        if reads > MAX_CLOCK_READS:
+        if self._clock_reads > MAX_CLOCK_READS:
             # time() has raised this error in a callback, too, but the callback may have caught the error.
-            raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
+            raise LimitError(f"the clock was read {self._clock_reads} times at {self.moment:.3f} s without a suspension")
         if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
             raise LimitError(
                 f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self.moment:.3f} s without time passing:\n{self.leaks()}"
@@ -425,6 +420,14 @@ class VirtualTimeLoop(OnVirtualClock, base_events.BaseEventLoop):
             tuple(f"{task.get_name()} {waits_at(task)}" for task in tasks),
             tuple(f"at {when:.3f} s: {_name(timer)}" for when, _, timer in timers),
         )
+
+
+def _raised(handle: asyncio.Handle, error: BaseException) -> None:
+    """Keep the exception of a callback, like asyncio's handles."""
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        raise error
+    home: asyncio.AbstractEventLoop = handle._loop  # type: ignore[attr-defined]  # see _Slots
+    home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
 
 
 def waits_at(task: asyncio.Task[Any]) -> str:

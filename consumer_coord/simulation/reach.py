@@ -11,13 +11,14 @@ Collecting only reads: it sets no timer and draws nothing, so a run has the same
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from consumer_coord.consumer.partitions import Phase
+from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import decode_response
 from consumer_coord.wire.schema import Struct, fields_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: For how long a fault without an end counts as present, in virtual seconds.
 AFTER_S: Final = 1.0
 _PHASES: Final = {phase: 1 << number for number, phase in enumerate(Phase)}
+_NONE: Final = (None, 0)
 _FETCH: Final = 1
 #: A longer response to Fetch has records, and so hardly an error.
 _LONGEST_ERROR: Final = 200
@@ -46,6 +48,8 @@ class Reach:
         #: The faults of the moment, and the virtual time until which they are these.
         self._present: tuple[str, ...] = ()
         self._present_until = 0.0
+        #: Member -> its table of partitions, and their phases.
+        self._tables: dict[str, tuple[Mapping[TopicPartition, Partition] | None, int]] = {}
         #: (API, version, response without correlation id) -> the error codes in it.
         self._errors: dict[tuple[int, int, bytes], tuple[int, ...]] = {}
 
@@ -74,11 +78,11 @@ class Reach:
 
     def happened(self, member: MemberProcess, what: str) -> None:
         """Record an event of one member."""
-        self._events.add((*_phase(member), what, self._faults()))
+        self._events.add((*self._phase(member), what, self._faults()))
 
     def answered(self, member: MemberProcess, request: bytes, answer: bytes) -> None:
         """Record a broker's response, as the member receives it."""
-        state, phases = _phase(member)
+        state, phases = self._phase(member)
         api_key, version = int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big")
         name, faults = APIS[api_key].name, self._faults()
         self._events.add((state, phases, name, faults))
@@ -90,6 +94,21 @@ class Reach:
             codes = self._errors[said] = _error_codes(api_key, version, answer)
         for code in codes:
             self._events.add((state, phases, f"{name} {code}", faults))
+
+    def _phase(self, member: MemberProcess) -> tuple[str, int]:
+        """Return the state of a member in its group, and the phases of its partitions as bits."""
+        core, consumer = member.coordinator, member.consumer
+        if core is None or consumer is None:
+            return ("", 0)
+        table = consumer.engine.table
+        # The engine replaces the table as a whole.
+        known, phases = self._tables.get(member.name, _NONE)
+        if known is not table:
+            phases = 0
+            for one in table.values():
+                phases |= _PHASES[one.phase]
+            self._tables[member.name] = (table, phases)
+        return (core.protocol.state.value, phases)
 
     def _faults(self) -> tuple[str, ...]:
         moment = self._loop.moment
@@ -106,46 +125,60 @@ class Reach:
 
         The phases of the partitions count one by one.
         """
-        return frozenset(number for event in self._events for number in _features(event))
-
-
-def _phase(member: MemberProcess) -> tuple[str, int]:
-    """Return the state of a member in its group, and the phases of its partitions as bits."""
-    core, consumer = member.coordinator, member.consumer
-    if core is None or consumer is None:
-        return ("", 0)
-    phases = 0
-    for one in consumer.engine.table.values():
-        phases |= _PHASES[one.phase]
-    return (core.protocol.state.value, phases)
+        found: set[tuple[str, ...]] = set()
+        for state, phases, what, faults in self._events:
+            of_partitions = _names(phases)
+            found.add((state, *of_partitions, what))
+            for fault in faults:
+                found.add((state, what, fault))
+                found.update([(phase, what, fault) for phase in of_partitions])
+        return frozenset(map(_number, found))
 
 
 @cache
-def _features(event: tuple[str, int, str, tuple[str, ...]]) -> frozenset[int]:
-    state, phases, what, faults = event
-    of_partitions = [phase.value for phase, bit in _PHASES.items() if phases & bit]
-    found = [(state, *of_partitions, what)]
-    for fault in faults:
-        found += [(state, what, fault), *((phase, what, fault) for phase in of_partitions)]
-    return frozenset(zlib.crc32("|".join(one).encode()) for one in found)
+def _names(phases: int) -> tuple[str, ...]:
+    return tuple(phase.value for phase, bit in _PHASES.items() if phases & bit)
+
+
+@cache
+def _number(feature: tuple[str, ...]) -> int:
+    return zlib.crc32("|".join(feature).encode())
 
 
 def _error_codes(api_key: int, version: int, answer: bytes) -> tuple[int, ...]:
     """Return the error codes in a response; none if it cannot be decoded, which a fault may cause."""
+    response = APIS[api_key].response
+    if _coded(response) == ((), (), ()):
+        return ()
     try:
-        message = decode_response(APIS[api_key].response, version, answer)[1]
+        message = decode_response(response, version, answer)[1]
     except MalformedMessageError:
         return ()
     return tuple(sorted(set(_codes(message)) - {0}))
 
 
 def _codes(message: Struct) -> Iterator[int]:
-    for spec in fields_of(type(message)):
-        value: Any = getattr(message, spec.name)
-        if spec.name.endswith("error_code"):
-            yield value
-        elif spec.kind.struct is not None and value is not None:
+    numbers, structs, arrays = _coded(type(message))
+    for name in numbers:
+        yield getattr(message, name)
+    for name in structs:
+        if (value := getattr(message, name)) is not None:
             yield from _codes(value)
-        elif spec.kind.element is not None and spec.kind.element.struct is not None:
-            for row in value or ():
-                yield from _codes(row)
+    for name in arrays:
+        for row in getattr(message, name) or ():
+            yield from _codes(row)
+
+
+@cache
+def _coded(struct: type[Struct]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the error codes of a structure, and of its structures and arrays of structures that have some."""
+    numbers, structs, arrays = [], [], []
+    for spec in fields_of(struct):
+        inside, element = spec.kind.struct, spec.kind.element
+        if spec.name.endswith("error_code"):
+            numbers.append(spec.name)
+        elif inside is not None and _coded(inside) != ((), (), ()):
+            structs.append(spec.name)
+        elif element is not None and element.struct is not None and _coded(element.struct) != ((), (), ()):
+            arrays.append(spec.name)
+    return tuple(numbers), tuple(structs), tuple(arrays)

@@ -1,10 +1,10 @@
 """A search that learns: keep the scenarios that reach something new, and play changes of them.
 
 A :class:`Corpus` knows for each feature (:mod:`consumer_coord.simulation.reach`) how many runs have reached it, and the
-scenario that reaches it in the fewest steps of the event loop. A :class:`Search` draws the next scenario: first those of the
-corpus, as they are, in an order in which each adds as much as possible for its steps; then fresh ones and changed ones by
-turns, as the seed decides. A changed one begins with the scenario of a rarely reached feature, and moves, adds, removes or
-changes faults, takes faults of another scenario, or plays the faults in another group.
+scenario that reached it first. A :class:`Search` draws the next scenario: first those of the corpus, as they are, in an order
+in which each adds as much as possible; then fresh ones and changed ones by turns, as the seed decides. A changed one begins
+with the scenario of a rarely reached feature: it moves, adds, removes or changes faults, takes faults of another scenario, or
+plays the faults in another group.
 
 Everything follows from the seed and the corpus: a search over any number of processes draws the same scenarios.
 """
@@ -16,20 +16,25 @@ import heapq
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from consumer_coord.simulation.scenario import Fault, Scenario, from_json, to_json
 
 #: The share of fresh scenarios after those of the corpus.
-_FRESH: Final = 0.35
+_FRESH: Final = 0.5
+#: The most scenarios of a corpus that are written, and of these that a search plays before others. The rest of a corpus adds
+#: little, and a short search must have time for new scenarios.
+_MOST_KEPT: Final = 500
+_MOST_FIRST: Final = 60
 #: The most changes of a scenario.
-_MOST_CHANGES: Final = 6
+_MOST_CHANGES: Final = 4
 #: The most faults of a changed scenario.
-_MOST_FAULTS: Final = 60
+_MOST_FAULTS: Final = 40
 #: When faults may begin, in milliseconds.
 _BEGIN_MS: Final = 3_000
 #: How many features are considered to find a rare one.
@@ -43,11 +48,10 @@ _INDEX: Final = "index.json"
 
 @attrs.frozen(eq=False)
 class Kept:
-    """A scenario, what its run reached, and how many steps of the event loop the run took."""
+    """A scenario, and what its run reached."""
 
     scenario: Scenario
     reached: frozenset[int]
-    steps: int
 
     @property
     def name(self) -> str:
@@ -56,46 +60,41 @@ class Kept:
 
 
 class Corpus:
-    """Scenarios that each reach something first, or in the fewest steps."""
+    """Scenarios that each reached something first."""
 
     def __init__(self) -> None:
         #: Feature -> how many runs have reached it.
         self.counts: Counter[int] = Counter()
-        self._best: dict[int, Kept] = {}
+        self._first: dict[int, Kept] = {}
         self._features: list[int] = []
 
     def add(self, kept: Kept) -> bool:
-        """Count a run; keep its scenario for what it reached first or in the fewest steps. Return whether anything is new."""
-        new = False
-        for feature in sorted(kept.reached):
-            best = self._best.get(feature)
-            if best is None:
-                new = True
-                self._features.append(feature)
-            if best is None or kept.steps < best.steps:
-                self._best[feature] = kept
+        """Count a run, and keep its scenario for what it reached first. Return whether there is anything."""
+        new = sorted(kept.reached - self._first.keys())
+        self._first.update(dict.fromkeys(new, kept))
+        self._features += new
         self.counts.update(kept.reached)
-        return new
+        return bool(new)
 
     def __len__(self) -> int:
-        return len(dict.fromkeys(self._best.values()))
+        return len(dict.fromkeys(self._first.values()))
 
     def rare(self, random: Random) -> Kept | None:
-        """Return the scenario that reaches a rare feature in the fewest steps; None if the corpus is empty."""
-        if not self._best:
+        """Return the scenario that first reached a rare feature; None if the corpus is empty."""
+        if not self._features:
             return None
-        features = random.sample(self._features, min(_CANDIDATES, len(self._best)))
-        return self._best[min(features, key=lambda feature: (self.counts[feature], feature))]
+        features = random.sample(self._features, min(_CANDIDATES, len(self._features)))
+        return self._first[min(features, key=lambda feature: (self.counts[feature], feature))]
 
     def in_order(self) -> Iterator[Kept]:
-        """Iterate over the scenarios that together reach everything; each adds the most for its steps to those before it."""
-        missing = set(self._best)
+        """Iterate over scenarios that together reach everything; each adds the most to those before it."""
+        missing = set(self._first)
         # A scenario never adds more than it did before, so only the first of the heap has to be compared again.
-        heap = [(-len(kept.reached) / kept.steps, kept.name, kept) for kept in dict.fromkeys(self._best.values())]
+        heap = [(-len(kept.reached), kept.name, kept) for kept in dict.fromkeys(self._first.values())]
         heapq.heapify(heap)
         while missing:
             _, name, kept = heapq.heappop(heap)
-            adds = -len(missing & kept.reached) / kept.steps
+            adds = -len(missing & kept.reached)
             if heap and adds > heap[0][0]:
                 heapq.heappush(heap, (adds, name, kept))
                 continue
@@ -103,12 +102,12 @@ class Corpus:
             missing -= kept.reached
 
     def save(self, directory: Path) -> None:
-        """Write the scenarios that :meth:`in_order` returns, each as a file, and what they reached."""
+        """Write the first scenarios of :meth:`in_order`, each as a file, and what they reached."""
         directory.mkdir(parents=True, exist_ok=True)
-        index: dict[str, Any] = {}
-        for kept in self.in_order():
+        index: dict[str, Sequence[int]] = {}
+        for kept in islice(self.in_order(), _MOST_KEPT):
             (directory / kept.name).write_text(to_json(kept.scenario))
-            index[kept.name] = {"steps": kept.steps, "reached": sorted(kept.reached)}
+            index[kept.name] = sorted(kept.reached)
         (directory / _INDEX).write_text(json.dumps(index))
         for path in directory.glob("reached-*.json"):
             if path.name not in index:
@@ -123,9 +122,8 @@ class Corpus:
         corpus = cls()
         if not (directory / _INDEX).exists():
             return corpus
-        for name, row in json.loads((directory / _INDEX).read_text()).items():
-            scenario = from_json((directory / name).read_text())
-            corpus.add(Kept(scenario, frozenset(row["reached"]), row["steps"]))
+        for name, reached in json.loads((directory / _INDEX).read_text()).items():
+            corpus.add(Kept(from_json((directory / name).read_text()), frozenset(reached)))
         return corpus
 
 
@@ -138,7 +136,7 @@ class Search:
         self._random = Random(f"{seed}-search")
         self._fresh = fresh
         self._number = seed
-        self._first: deque[Scenario] = deque(kept.scenario for kept in corpus.in_order())
+        self._first: deque[Scenario] = deque(kept.scenario for kept in islice(corpus.in_order(), _MOST_FIRST))
 
     def draw(self) -> Scenario:
         """Return the next scenario."""
@@ -201,15 +199,6 @@ class Search:
         """Remove a fault."""
         return _with(scenario, self._one(scenario)[1])
 
-    def repeat(self, scenario: Scenario) -> Scenario:
-        """Let a fault happen once more, a little later or earlier, perhaps to another member."""
-        fault, rest = self._one(scenario)
-        if fault is None:
-            return scenario
-        at_ms = fault.at_ms + self._random.randint(-4_000, 4_000)
-        target = self._random.choice((fault.target, self._random.randrange(1_000)))
-        return _with(scenario, [fault, *rest, attrs.evolve(fault, at_ms=at_ms, target=target)])
-
     def add(self, scenario: Scenario) -> Scenario:
         """Add a fault of another scenario, close to a fault of this one or at its own time."""
         fault, _ = self._one(self._other(scenario))
@@ -243,8 +232,8 @@ class Search:
 
 
 _CHANGES: Final[Sequence[Callable[[Search, Scenario], Scenario]]] = (
-    *(Search.move, Search.move, Search.aim, Search.aim, Search.remove, Search.repeat),
-    *(Search.add, Search.add, Search.cross, Search.cross, Search.regroup, Search.reseed),
+    *(Search.move, Search.move, Search.aim, Search.aim, Search.remove, Search.remove),
+    *(Search.add, Search.add, Search.cross, Search.cross, Search.regroup, Search.reseed, Search.reseed),
 )
 
 
