@@ -172,9 +172,11 @@ class Bounds:
     #: which the read waits for the fetcher to detect a truncation.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     _again_at: float = 0.0
-    #: The partitions whose last look-up failed, the loop time of the next one, and the number of failures in a row.
+    #: The partitions whose last lookup failed.
     _failed: frozenset[TopicPartition] = frozenset()
+    #: The loop time of the next lookup after a failed one.
     _retry_at: float = 0.0
+    #: The number of lookups in a row that failed.
     _failures: int = 0
     _unknown_since: float | None = None
     _empty_since: float | None = None

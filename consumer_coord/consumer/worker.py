@@ -404,7 +404,7 @@ class FetchWorker(Worker):
         await self.plane.fetch(most, wait_s, self.arrived)
 
     def all_records(self, batch: Sequence[Any]) -> bool:
-        """Return whether a batch contains no event. The plane returns an event alone."""
+        """Return whether a batch contains no event; the plane returns each event in a batch of its own."""
         return len(batch) != 1 or batch[0].error() is None
 
     def _verdict(self, offset: int, cursor: Cursor) -> Verdict:

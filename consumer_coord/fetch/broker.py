@@ -267,7 +267,8 @@ class BrokerFetches:
 
         def take(version: int, frame: bytes) -> tuple[FetchResponse, Exception | None]:
             # The connection calls this in the turn of the loop in which the response arrives, so no other turn passes until the
-            # records are announced. Errors are raised in this lane, and not there.
+            # records are announced. Errors are returned, so that this
+            # task raises them and not the connection.
             response: FetchResponse = decode_response(FetchResponse, version, frame)[1]
             lane.asked = None
             try:
