@@ -110,7 +110,7 @@ def choose_assignors(
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:
-        raise ConfigurationError("partition.assignment.strategy and assignors= contradict each other: use only one")
+        raise ConfigurationError("partition.assignment.strategy and assignors= cannot be combined: use only one")
     if isinstance(assignors, (Assignor, type)):
         raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
     return tuple(as_assignor(candidate) for candidate in assignors)

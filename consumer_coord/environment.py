@@ -66,7 +66,9 @@ class RunBlocking(Protocol):
 
 @attrs.frozen
 class Environment:
-    """The environment of the core. ``wall_clock_ms`` returns milliseconds since 1970, only for display and retention.
+    """What the core receives from outside: connections, randomness, clocks, and threads for slow code.
+
+    ``wall_clock_ms`` returns milliseconds since 1970, only for display and retention.
 
     ``lease_clock`` returns seconds, in any thread, and includes the time during which the machine was suspended. If
     ``lease_clock`` is None, the loop's time is used (in the simulation, which has no other time).

@@ -1,4 +1,4 @@
-"""The exceptions, with advice, for error codes with which a broker refuses a request and that no retry answers."""
+"""Error codes of a broker that a retry cannot change, as exceptions that say what to do."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, d
     named = [*arguments.groups, *(arguments.group or ())]
     if arguments.all_groups:
         if named:
-            raise ConfigurationError("--all-groups and the name of a group contradict each other")
+            raise ConfigurationError("--all-groups and the name of a group cannot be combined")
         found = await list_groups(cluster, deadline)
         return Chosen(tuple(listing.group_id for listing in found.groups if listing.is_consumer_group), found.unlisted)
     if not named:
@@ -300,9 +300,9 @@ def check_reset(arguments: argparse.Namespace) -> None:
     """Raise :class:`ConfigurationError` for contradictory flags, before any request is sent."""
     rule, value = chosen_rule(arguments)
     if arguments.execute and arguments.dry_run:
-        raise ConfigurationError("--execute and --dry-run contradict each other")
+        raise ConfigurationError("--execute and --dry-run cannot be combined")
     if arguments.all_topics and arguments.topic:
-        raise ConfigurationError("--all-topics and --topic contradict each other")
+        raise ConfigurationError("--all-topics and --topic cannot be combined")
     if rule is Rule.FILE and arguments.topic:
         raise ConfigurationError(
             "--from-file resets all partitions in the file: remove --topic, or the other lines of the file"

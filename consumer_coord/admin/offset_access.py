@@ -59,8 +59,8 @@ async def committed_offsets(
     """Return all committed offsets of the group, or the start offsets of a share group; empty for a group that does not exist.
 
     None for those of ``partitions`` that have no commit. A response with all commits of a group cannot show that a row is
-    missing, so these partitions are asked for by name. A partition that is refused, or has no row until ``deadline``, costs
-    only itself. Raise the error of the group, and a retriable error if the coordinator has told nothing until ``deadline``.
+    missing, so these partitions are asked for by name. A partition that is refused, or has no row by ``deadline``, has an
+    error in the result. Raise the error of the group, and a retriable error if the coordinator did not answer by ``deadline``.
     """
     ask = _ask_starts if share else _ask_commits
     every = await ask(cluster, group_id, None, deadline)

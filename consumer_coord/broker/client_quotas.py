@@ -60,12 +60,14 @@ class ClientQuotas:
         """Return the entities that match all components; ``strict``: and have no other part."""
         types = [one.entity_type for one in components]
         if len(set(types)) != len(types) or (_IP in types and len(types) > 1):
-            raise _refused(f"a filter has each type once, and an ip alone, but not {types}")
+            raise _refused(f"a filter may name each entity type once, and 'ip' only alone, not {types}")
         for one in components:
             if one.entity_type not in (_IP, *_CLIENT_TYPES):
-                raise RefusedError(f"there is no type {one.entity_type!r}", code=error_codes.UNSUPPORTED_VERSION)
+                raise RefusedError(
+                    f"{one.entity_type!r} is not a type of entities with quotas", code=error_codes.UNSUPPORTED_VERSION
+                )
             if one.match_type not in (_EXACT, _DEFAULT, _ANY) or (one.match is not None) != (one.match_type == _EXACT):
-                raise _refused("only an exact match has a name")
+                raise _refused("a filter must name an entity if, and only if, the match is exact")
         return (
             (entity, quotas)
             for entity, quotas in self._quotas.items()

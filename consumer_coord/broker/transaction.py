@@ -169,7 +169,9 @@ class Transaction:
     def check(self, producer: ProducerEpoch) -> None:
         """Raise :class:`~consumer_coord.broker.errors.TransactionError` unless this producer may write in a transaction."""
         if self.producer_id != producer.producer_id:
-            raise TransactionError(error_codes.INVALID_PRODUCER_ID_MAPPING, f"the producer id is {self.producer_id}")
+            raise TransactionError(
+                error_codes.INVALID_PRODUCER_ID_MAPPING, f"the transactional id has the producer id {self.producer_id}"
+            )
         if self.producer_epoch != producer.epoch:
             raise _fenced(self, producer.epoch)
         if self.is_prepared:
@@ -195,7 +197,9 @@ class Transaction:
         )
         repeated = overflowed or self.producer_epoch == producer.epoch + 1
         if self.producer_id != producer.producer_id and not overflowed:
-            raise TransactionError(error_codes.INVALID_PRODUCER_ID_MAPPING, f"the producer id is {self.producer_id}")
+            raise TransactionError(
+                error_codes.INVALID_PRODUCER_ID_MAPPING, f"the transactional id has the producer id {self.producer_id}"
+            )
         is_complete = self.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
         if not (
             (self.producer_epoch == producer.epoch and not self.is_prepared)
@@ -218,7 +222,9 @@ class Transaction:
         self, producer: ProducerEpoch, committed: bool, now_ms: int, new_producer_id: Callable[[], int]
     ) -> Transaction:
         if self.producer_id != producer.producer_id:
-            raise TransactionError(error_codes.INVALID_PRODUCER_ID_MAPPING, f"the producer id is {self.producer_id}")
+            raise TransactionError(
+                error_codes.INVALID_PRODUCER_ID_MAPPING, f"the transactional id has the producer id {self.producer_id}"
+            )
         if self.producer_epoch != producer.epoch:
             raise _fenced(self, producer.epoch)
         if self.state is TransactionState.ONGOING:

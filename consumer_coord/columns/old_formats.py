@@ -116,7 +116,7 @@ def _messages(data: memoryview, offset: int, check_crcs: bool, max_batch_bytes: 
             raise _DamagedError("a compressed message is cut off")
         message, inner_magic, inner_codec = _message(inner[at:end], inner_offset, check_crcs)
         if inner_magic != magic or inner_codec:
-            raise _DamagedError("a compressed message is of another format, or compressed again")
+            raise _DamagedError("a message inside a compressed message has another format, or is compressed itself")
         found.append(message)
         at = end
     # In format 1, the offset of the outer message is that of the last inner one; the inner offsets are relative (KIP-31).

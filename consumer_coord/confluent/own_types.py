@@ -46,7 +46,7 @@ def _text(value: Any, name: str) -> str:
 
 
 class Consumer:
-    """The base class of this package's consumer, which otherwise is confluent-kafka's."""
+    """The base class of this package's consumers, in place of confluent-kafka's where confluent-kafka 2.x is not installed."""
 
     __module__ = _HOME
 
@@ -356,7 +356,7 @@ class Message:
         return isinstance(other, Message) and self._compared() == other._compared()
 
     def _compared(self) -> tuple[Any, ...]:
-        """Return what makes two messages equal. Not the latency; and of the timestamp only the milliseconds."""
+        """Return what makes two messages equal: all but the latency, and the timestamp without its type."""
         return (
             *(self._topic, self._value, self._key, self._headers, self._error),
             *(self._partition, self._offset, self._leader_epoch, self._timestamp[1]),

@@ -159,9 +159,11 @@ class Bounds:
     #: which the read waits for the fetcher to detect a truncation.
     _behind: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     _again_at: float = 0.0
-    #: The partitions whose last look-up failed, the loop time of the next one, and the number of failures in a row.
+    #: The partitions whose last lookup failed.
     _failed: frozenset[TopicPartition] = frozenset()
+    #: The loop time of the next lookup after a failed one.
     _retry_at: float = 0.0
+    #: The number of lookups in a row that failed.
     _failures: int = 0
     #: Partition whose end is not yet known -> the loop time at which it was first asked for in this assignment.
     _unknown_since: dict[TopicPartition, float] = attrs.field(factory=dict)

@@ -43,7 +43,7 @@ class _Seen:
     serial: int
     position: int | None
     since: float
-    #: Whether the look found that records are owed, or that nothing is known.
+    #: Whether records were waiting at that look, or nobody could say.
     waits: bool = True
 
 

@@ -1,4 +1,4 @@
-"""The look-ups of a consumer: offsets and topics, asked for without librdkafka."""
+"""Lookups of offsets and topics for a consumer that reads without librdkafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataReques
 
 
 class LookUps:
-    """Calls of ``confluent_kafka.Consumer`` with its results.
+    """Calls with the arguments and results of ``confluent_kafka.Consumer``'s calls of the same names.
 
     Timeouts are in seconds; None and negative ones mean ``default.api.timeout.ms``.
     """

@@ -152,7 +152,7 @@ class FetchSession:
 
 
 def _senseless(_: TopicPartition, row: PartitionData) -> str | None:
-    """Return why the values of a row have no meaning, or None: without an error, a partition has an end."""
+    """Return why a row cannot be right, or None: a partition without an error must have a high watermark."""
     return "no error and a negative high watermark" if row.error_code == codes.NONE and row.high_watermark < 0 else None
 
 

@@ -56,9 +56,9 @@ class Lease:
         self._on_suspended = on_suspended
         self._on_resumed = on_resumed
         self._loop = asyncio.get_running_loop()
-        #: Sending time of the latest request whose response proves that the session was alive, and of the latest request whose
-        #: response proves that no rebalance had begun.
+        #: When the latest request was sent whose response proves that the session was alive.
         self._session_from = -math.inf
+        #: When the latest request was sent whose response proves that no rebalance had begun.
         self._stable_from = -math.inf
         #: Sending time of the first JoinGroup in the current generation, because the join phase may be over when a later
         #: JoinGroup arrives.

@@ -111,12 +111,12 @@ def write_health(path: Path, health: Health, *, every_s: float) -> None:
 
 
 def read_health(path: Path) -> Mapping[str, Any]:
-    """Return the health that a process has written, as JSON; if the file is no answer, an unhealthy one with the reason."""
+    """Return the health that a process has written, as JSON; if the file cannot be used, an unhealthy one with the reason."""
     try:
         told = json.loads(path.read_text())
         age_s = time.monotonic() - float(told["written"])
         health: Mapping[str, Any] = told["health"]
-        # A file of the time before a reboot is from the future.
+        # The clock starts again at a reboot, so the age of a file from before it is negative.
         if not 0 <= age_s <= float(told["old_after_s"]):
             return unanswered(f"{path} is {age_s:.0f} s old: the process no longer writes it").as_dict()
         if not isinstance(health["healthy"], bool) or not isinstance(health["live"], bool):

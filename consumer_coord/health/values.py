@@ -160,7 +160,7 @@ class Facts:
     joined: bool
     #: The time since which the member has wanted to be in the group and was not; None if it is, or does not want to be.
     outside_since: float | None = None
-    #: Why it is not, if known.
+    #: Why the member is not in the group, if known.
     outside_because: str = ""
     #: Until when the lease lasts, in seconds from now; None without a lease.
     lease_s: float | None = None

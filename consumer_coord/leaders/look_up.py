@@ -41,7 +41,7 @@ class LeaderLookUp(ABC, Generic[V]):
         self._failed.pop(partition, None)
 
     def fail(self, errors: Mapping[TopicPartition, CoordinatorError]) -> None:
-        """Record errors. A time-out at the deadline says less than the error before it."""
+        """Record errors. A timeout at the deadline does not replace an earlier error, which says more."""
         for partition, error in errors.items():
             if not isinstance(error, RequestTimedOutError) or partition not in self._failed:
                 self._failed[partition] = error

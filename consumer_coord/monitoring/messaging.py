@@ -274,7 +274,10 @@ def _link(message: Any) -> Link | None:
 
 
 class _Traced:
-    """What both wrappers do. Other attributes are those of the consumer."""
+    """A consumer with spans: the part that the blocking and the asyncio wrapper share.
+
+    Attributes that the wrapper does not have are those of the consumer.
+    """
 
     def __init__(self, consumer: Any, spans: MessagingSpans) -> None:
         self._consumer = consumer

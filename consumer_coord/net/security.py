@@ -219,7 +219,7 @@ def _authenticator(name: str, sasl: Mapping[str, Any], environment: Environment)
 def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
     for what in ("key", "certificate", "ca"):
         if f"ssl.{what}.location" in tls and f"ssl.{what}.pem" in tls:
-            raise ConfigurationError(f"ssl.{what}.location and ssl.{what}.pem contradict each other; set only one of them")
+            raise ConfigurationError(f"ssl.{what}.location and ssl.{what}.pem cannot be combined; set only one of them")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _verification(context, tls)
@@ -293,7 +293,7 @@ def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     if "ssl.keystore.location" in tls:
         if has_key or has_certificate:
             raise ConfigurationError(
-                "ssl.keystore.location contradicts ssl.key.* and ssl.certificate.*; set either the first or the others"
+                "ssl.keystore.location cannot be combined with ssl.key.* and ssl.certificate.*; set the first or the others"
             )
         _keystore(context, tls)
         return

@@ -72,6 +72,6 @@ class Letter:
         beginning = "dead-letter." if self.due_ms is None else _RETRY
         own: Headers = list(self.message.headers() or ())
         if self.record.holding.again:
-            # Those of the last retry.
+            # Replace the headers that the last retry added.
             own = [header for header in own if not header[0].startswith(_RETRY)]
         return own + [(beginning + name, value) for name, value in told.items()]

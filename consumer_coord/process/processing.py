@@ -170,10 +170,11 @@ class Processing(ABC):
         )
         #: The exception that ends the process.
         self.failure: BaseException | None = None
-        #: The number of letters that the broker has not acknowledged yet, and of those that it has.
+        #: The number of letters that the broker has not acknowledged yet.
         self.letters: int = 0
+        #: The number of letters that the broker has acknowledged.
         self.letters_sent: int = 0
-        #: Calls that end with the last of their letters, and how many are under way.
+        #: Record -> the number of its letters that are not acknowledged; its call ends with the last of them.
         self._awaited: dict[Record, int] = {}
         #: Letters that did not fit into their producer's queue.
         self._unsent: deque[Letter] = deque()

@@ -138,7 +138,7 @@ class Outcome(concurrent.futures.Future[T]):
             try:
                 callback(self)
             except Exception:
-                logger.exception("a function that runs at the end of %r raised", self._work)
+                logger.exception("the completion callback of %r raised", self._work)
 
 
 def start_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Outcome[T]:

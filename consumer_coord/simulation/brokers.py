@@ -300,12 +300,15 @@ class SimulatedCluster:
 
     @property
     def errs(self) -> bool:
-        """Whether brokers answer wrongly, or did so until a moment ago, so that a look-up had little of its time limit left."""
+        """Whether brokers answer wrongly, or did so a moment ago, so that a lookup has little of its time limit left."""
         return bool(self.wrong_answers) or self.loop.time() < self._wrong_at + _ERRED_S
 
     @property
     def edits(self) -> bool:
-        """Whether brokers edit responses, or did so until a moment ago: a client keeps the versions of a broker for a while."""
+        """Whether brokers edit responses, or did so a moment ago.
+
+        A client remembers for some seconds which versions a broker claimed to support.
+        """
         return any(one.edits for one in self.wrong_answers) or self.loop.time() < self._edited_at + _ERRED_S
 
     def honest(self, answer: bytes) -> bytes:

@@ -142,7 +142,7 @@ class Checkers:
         #: The generation of the group when the group became a classic group. No member leads this generation, because no
         #: JoinGroup created it.
         self.unled_generation: int = -1
-        #: ``unled_generation``, if the consumer protocol ended because a static member returned as a classic member.
+        #: ``unled_generation`` if a static member returned as a classic member, which ended the consumer protocol.
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
         self._newest_member = (-math.inf, "")
@@ -736,7 +736,8 @@ class Checkers:
         # The application may choose a start that a truncation removed. Then the commit is stored, but covers fewer records.
         replaced = last is not None and (sought or last.stored == offset)
         replaced = replaced or holding.resumes_at is not None or offset <= holding.truncated_position
-        # A commit in the former topic may be confirmed later, because the response lacked rows of other partitions.
+        # The topic was created again meanwhile: a commit for the former topic may be confirmed only now, because the response
+        # to the first attempt lacked rows of other partitions.
         former = self._former.get(holding.partition)
         replaced = replaced or (former is not None and former.committed_by is holding and former.highest >= offset)
         if (

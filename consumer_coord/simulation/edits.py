@@ -21,11 +21,11 @@ from consumer_coord.wire.schema import FieldSpec, fields_of
 _NAMES: Final = frozenset(
     {"group_id", "index", "key", "member_id", "name", "node_id", "partition", "partition_index", "topic", "topic_id"}
 )
-#: Numbers that are no data, and those for which -1 is an answer: there is no commit.
+#: Fields that an edit leaves alone: they are not data, or -1 is a valid value (no commit).
 _NO_DATA: Final = frozenset({"error_code", "partition_error_code", "throttle_time_ms", "api_key", "committed_offset"})
 #: Added to the numbers of foreign rows, so that they are numbers that no topic has.
 _FOREIGN: Final = 1_000
-#: Of this many rows, an edit of single rows concerns one.
+#: An edit of single rows changes every third row.
 _SHARE: Final = 3
 #: How long a broker says that it throttles, in milliseconds.
 _THROTTLE_MS: Final = 700

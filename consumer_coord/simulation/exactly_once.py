@@ -159,7 +159,7 @@ class ExactlyOnceRules:
         self._latest: dict[str, Txn] = {}
         #: The first intermediate read, and the number from which on it is reported. A cycle that is found first says more.
         self._intermediate: tuple[int, Violation] | None = None
-        #: A record that was read before its end was decided -> the committed readers.
+        #: A transaction whose records were read before it was decided -> the committed transactions that read them.
         self._early: defaultdict[Txn, list[Txn]] = defaultdict(list)
 
     # -- told by the programs -----------------------------------------------------------------------------------------

@@ -45,9 +45,11 @@ class _Member:
     stuck: dict[TopicPartition, _Stuck] = attrs.field(factory=dict)
     #: The number of each holding -> its position at the last look.
     positions: dict[int, int] = attrs.field(factory=dict)
-    #: How often the application had polled, and the times of the last look at which it had polled, or had received a record.
+    #: How often the application had polled at the last look.
     polls: int = -1
+    #: The time of the last look at which this number had grown.
     polled_at: float = 0.0
+    #: The time of the last look at which the application had received a record.
     delivered_at: float = 0.0
 
 

@@ -137,7 +137,7 @@ Entries: TypeAlias = Mapping[Key, Entry]
 
 @attrs.frozen
 class Ledger:
-    """All promises of one query.
+    """What one query has promised to read, for each topic and partition.
 
     ``began``: the checkpoint has some batch of this query. ``bounded``: a run reads up to its targets, and no further.
     ``cuts``: partition -> (planned end, actual end of its log) of a batch that ran again after logs were truncated.

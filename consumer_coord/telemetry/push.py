@@ -226,7 +226,9 @@ class MetricsPusher:
         if code not in _STEPS:
             logger.warning("a broker refuses this client's metrics, so none are pushed any more: %s", codes.error_name(code))
             return math.inf
-        logger.debug("a broker answers metrics with %s", codes.error_name(code))
+        logger.debug(
+            "a broker rejected a push of metrics with %s; the client asks for its subscription again", codes.error_name(code)
+        )
         wait_ms = _STEPS[code]
         return self._interval_ms if wait_ms is None else wait_ms
 

@@ -194,7 +194,7 @@ class _StructType(type):
 
 @attrs.frozen
 class Struct(metaclass=_StructType):
-    """Base of all messages and of the structures inside them. The class of a message has its valid and flexible versions.
+    """Base of all messages and of the structures inside them. A message's class states its valid and flexible versions.
 
     This class has the slot for weak references, so that a message's class and the mutable twin class of the decoder have the
     same layout.

@@ -29,7 +29,7 @@ RESET = ["reset", "g", *NO_BROKER]
     ("arguments", "told"),
     [
         (["describe", *NO_BROKER], "name a group"),
-        (["describe", "g", "--all-groups", *NO_BROKER], "contradict"),
+        (["describe", "g", "--all-groups", *NO_BROKER], "cannot be combined"),
         ([*RESET, "--all-topics"], "--to-earliest, --to-latest"),
         ([*RESET, "--to-earliest", "--to-latest", "--all-topics"], "choose one of these rules"),
         ([*RESET, "--to-earliest"], "--all-topics, or --topic"),

@@ -83,8 +83,8 @@ DAMAGED = {
     "the compression codec is unknown": old_message(7, 1, None, b"", attributes=7),
     "is cut off": wrapped(7, 1, "gzip", INNER[:-1]),
     "a compressed message is cut off": wrapped(7, 1, "gzip", INNER[:9]),
-    "of another format": wrapped(7, 1, "gzip", old_message(0, 0, b"k", b"v")),
-    "compressed again": wrapped(7, 1, "gzip", wrapped(0, 1, "gzip", INNER)),
+    "has another format": wrapped(7, 1, "gzip", old_message(0, 0, b"k", b"v")),
+    "is compressed itself": wrapped(7, 1, "gzip", wrapped(0, 1, "gzip", INNER)),
     "more than 1000000 bytes": wrapped(7, 1, "gzip", old_message(0, 1, b"k", bytes(2_000_000))),
 }
 

@@ -195,7 +195,10 @@ class ClassicMembers:
         if member.classic is None:
             raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"member {member_id} uses the consumer protocol")
         if member.member_epoch != generation_id:
-            raise GroupError(error_codes.ILLEGAL_GENERATION, f"the member is in generation {member.member_epoch}")
+            raise GroupError(
+                error_codes.ILLEGAL_GENERATION,
+                f"member {member_id} is in generation {member.member_epoch}, not {generation_id}",
+            )
         return member
 
     # -- LeaveGroup

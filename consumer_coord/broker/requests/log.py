@@ -69,8 +69,8 @@ _UNVERIFIED = (
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
-#: The timestamps of ListOffsets that are no times: the lowest of each version. Lower ones are about tiered storage, which this
-#: broker does not have.
+#: A negative timestamp in ListOffsets selects an offset, such as the earliest: version -> the lowest one that is served. Lower
+#: ones select offsets in tiered storage, which this broker does not have.
 _LOWEST_TIMESTAMPS = {7: -3, 8: -4}
 _LOWEST_TIMESTAMP = -2
 _EARLIEST_LOCAL_TIMESTAMP = -4

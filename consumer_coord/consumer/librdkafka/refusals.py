@@ -114,7 +114,7 @@ class Refusals:
         self._held = None
         if cluster.refusal is None:
             raise to_kafka_exception(held)
-        logger.debug("the group connection was refused, too, and reports its error instead; data plane: %s", held)
+        logger.debug("the broker also rejected the group's connection, whose error is reported; librdkafka's error: %s", held)
         if not joins:
             raise to_kafka_exception(copy_of(cluster.refusal))
 

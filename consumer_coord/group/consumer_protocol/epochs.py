@@ -1,4 +1,4 @@
-"""The epochs of one member: the current epoch, the last lost epoch, and an epoch that may be outdated."""
+"""The epochs of one member: the current one, the last lost one, and one that the broker may have replaced meanwhile."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigurationError(f"{_METHOD}={method!r} must be default or oidc")
     without_signature = as_boolean(UNSECURED, ours.get(UNSECURED, False))
     if method == "oidc" and without_signature:
-        raise ConfigurationError(f"{UNSECURED} and {_METHOD}=oidc contradict each other; set only one of them")
+        raise ConfigurationError(f"{UNSECURED} and {_METHOD}=oidc cannot be combined; set only one of them")
     mechanism = str(given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "").upper()
     by_token = mechanism == "OAUTHBEARER" and str(given.get("security.protocol", "")).lower().startswith("sasl_")
     if rest.get("oauth_cb") is not None or not by_token or (method == "default" and not without_signature):
@@ -150,7 +150,7 @@ def _assertion(given: Mapping[str, str]) -> AssertionFile | SignedAssertion:
     if file:
         for name in _MAKING.split():
             if f"{_ASSERTION}{name}" in given:
-                raise ConfigurationError(f"{_ASSERTION}file and {_ASSERTION}{name} contradict each other; set only one of them")
+                raise ConfigurationError(f"{_ASSERTION}file and {_ASSERTION}{name} cannot be combined; set only one of them")
         return AssertionFile(file)
     key_file, key_pem = given.get(f"{_ASSERTION}private.key.file"), given.get(f"{_ASSERTION}private.key.pem")
     if bool(key_file) == bool(key_pem):
@@ -196,7 +196,7 @@ def _trust(given: Mapping[str, str]) -> ssl.SSLContext:
     """Return the TLS context for the token endpoint, with the certificate authorities to trust."""
     location, pem = given.get("https.ca.location"), given.get("https.ca.pem")
     if location and pem:
-        raise ConfigurationError("https.ca.location and https.ca.pem contradict each other; set only one of them")
+        raise ConfigurationError("https.ca.location and https.ca.pem cannot be combined; set only one of them")
     if not location or location == "probe":
         return ssl.create_default_context(cadata=pem or None)
     path = Path(location)

@@ -68,7 +68,7 @@ REFUSED: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
     ({**TLS, "ssl.key.password": PASSWORD}, ("ssl.key.password", "ssl.key.location")),
     ({**TLS, "ssl.keystore.password": PASSWORD}, ("ssl.keystore.password", "ssl.keystore.location")),
     ({**TLS, "ssl.keystore.location": __file__}, ("ssl.keystore.location", "PKCS#12")),
-    ({**TLS, "ssl.keystore.location": __file__, "ssl.key.location": __file__}, ("ssl.keystore.location contradicts",)),
+    ({**TLS, "ssl.keystore.location": __file__, "ssl.key.location": __file__}, ("ssl.keystore.location cannot be combined",)),
     ({**TLS, "ssl.certificate.location": __file__, "ssl.key.location": __file__}, ("ssl.key.*", "PEM")),
     ({**TLS, "ssl.key.location": str(Path(__file__).parent), "ssl.certificate.location": __file__}, ("a directory",)),
     ({**TLS, "ssl.cipher.suites": "NONE-SUCH"}, ("ssl.cipher.suites",)),
