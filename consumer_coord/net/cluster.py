@@ -415,7 +415,8 @@ class ClusterClient:
     def _take_in(self, fresh: Metadata) -> None:
         interest = self._interest()
         missing = interest is not None and not interest <= fresh.topics.keys()
-        transient = bool(fresh.unknown_since) or any(map(error_codes.is_retriable, set(fresh.errors.values())))
+        doubtful = bool(fresh.unknown_since or fresh.fewer_since)
+        transient = doubtful or any(map(error_codes.is_retriable, set(fresh.errors.values())))
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:

@@ -30,6 +30,7 @@ _MOST_IDS_OF_A_TOPIC = 8
 
 #: How long responses must call a known topic unknown before it is removed, in seconds. A broker that has just started, or that
 #: cannot reach the controller, does not know the latest topics; without the topic, the leader would revoke all its partitions.
+#: The same holds for partitions that a topic seems to have lost: either the response is outdated, or an earlier one was wrong.
 _UNKNOWN_S = 1.0
 
 
@@ -84,6 +85,8 @@ class Metadata:
     ids: Mapping[str, tuple[uuid.UUID, ...]] = attrs.field(factory=dict)
     #: Topic in :attr:`topics` -> the time since which responses call it unknown.
     unknown_since: Mapping[str, float] = attrs.field(factory=dict)
+    #: Topic -> the time since which responses name fewer partitions than it has in :attr:`topics`.
+    fewer_since: Mapping[str, float] = attrs.field(factory=dict)
     #: Cache of computed results: several members need the same results, and with many topics computing them takes a long time.
     _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
@@ -169,6 +172,7 @@ class Reading:
         self._at = at
         self._topics: dict[str, Topic] = {}
         self._errors: dict[str, int] = {}
+        self._fewer_since: dict[str, float] = {}
         self._missing = 0
         self._ids = dict(previous.ids)
         self._recreations = 0
@@ -196,7 +200,21 @@ class Reading:
                 f"the metadata names partition {max(row.partition_index for row in topic.partitions)} of topic"
                 f" {name!r}, but only {len(topic.partitions)} of its partitions"
             )
-        self._topics[name] = _topic(topic, old, self._replicas)
+        if old is not None and self._is_outdated(topic, old):
+            self._topics[name] = old
+        else:
+            self._topics[name] = _topic(topic, old, self._replicas)
+
+    def _is_outdated(self, topic: MetadataResponseTopic, old: Topic) -> bool:
+        """Return whether a response names fewer partitions than a topic has, which no topic loses, for a short time only."""
+        count = max((row.partition_index for row in topic.partitions), default=-1) + 1
+        if not (old.id == topic.topic_id != NO_TOPIC_ID and count < old.partition_count):
+            return False
+        since = self._previous.fewer_since.get(old.name, self._at)
+        if self._at - since >= _UNKNOWN_S:
+            return False
+        self._fewer_since[old.name] = since
+        return True
 
     def _is_replaced(self, name: str, topic_id: uuid.UUID, old: Topic | None) -> bool:
         """Remember a topic's id; return True if a broker with outdated metadata reports the id of a deleted topic."""
@@ -233,6 +251,7 @@ class Reading:
             recreations=previous.recreations + self._recreations,
             ids=ids,
             unknown_since=unknown_since,
+            fewer_since=self._fewer_since,
         )
 
     def _is_called_unknown(self, name: str) -> bool:
@@ -260,9 +279,6 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
     assert name is not None
     by_number = {partition.partition_index: partition for partition in answer.partitions}
     numbers = range(max(by_number, default=-1) + 1)
-    if old is not None and old.id == answer.topic_id != NO_TOPIC_ID and len(numbers) < old.partition_count:
-        # A topic never loses partitions, so the broker's metadata is outdated.
-        return old
     leaders = tuple(by_number[number].leader_id if number in by_number else -1 for number in numbers)
     epochs = tuple(by_number[number].leader_epoch if number in by_number else -1 for number in numbers)
     listed = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)

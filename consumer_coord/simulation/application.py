@@ -41,7 +41,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
-from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, settings_of
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, COMMIT_TIMEOUT_S, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -665,8 +665,8 @@ class MemberProcess:
                 ticket = await self._calls.timed(consumer.commit_batch_later(batch), 1.0, "commit of a batch")
                 self._calls.began_commit(ticket, {one: holdings.get(one) for one in ticket.entries})
             else:
-                call: Coroutine[Any, Any, Any] = consumer.commit(batch, asynchronous=False, timeout=4.0)
-                self._acknowledge(await self._calls.timed(call, 4.0, "commit of a batch") or (), holdings)
+                call: Coroutine[Any, Any, Any] = consumer.commit(batch, asynchronous=False, timeout=COMMIT_TIMEOUT_S)
+                self._acknowledge(await self._calls.timed(call, COMMIT_TIMEOUT_S, "commit of a batch") or (), holdings)
         except CoordinatorError as error:
             self._batch_failed = True
             self._failed(error, "commit of a batch")
@@ -676,7 +676,9 @@ class MemberProcess:
             return
         holdings = {partition: self._holdings[partition] for partition in positions}
         with self._reported(f"commit of {listed(positions, 1000)}"):
-            answered = await self._calls.timed(self._consumer.commit_now(4.0, positions), 4.0, "commit")
+            answered = await self._calls.timed(
+                self._consumer.commit_now(COMMIT_TIMEOUT_S, positions), COMMIT_TIMEOUT_S, "commit"
+            )
             self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
@@ -690,7 +692,7 @@ class MemberProcess:
             if holding.start is not None and self._stage.cluster.end_offset(partition) is not None
         }
         with self._reported("commit"):
-            answered = await self._calls.timed(consumer.commit_now(4.0), 4.0, "commit")
+            answered = await self._calls.timed(consumer.commit_now(COMMIT_TIMEOUT_S), COMMIT_TIMEOUT_S, "commit")
             for row in answered:
                 partition = partition_of(row)
                 offset = given.get(partition)
@@ -958,12 +960,12 @@ class MemberProcess:
         positions = self._positions()
         holdings = {partition: self._holdings[partition] for partition in positions}
         if positions:
-            self._acknowledge(await self._cut_off(consumer.commit_now(4.0, positions), cut) or (), holdings)
+            self._acknowledge(await self._cut_off(consumer.commit_now(COMMIT_TIMEOUT_S, positions), cut) or (), holdings)
 
     async def _cut_commit_all(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         holdings = dict(self._holdings)
         if not self.spec.auto:
-            self._acknowledge(await self._cut_off(consumer.commit_now(4.0), cut) or (), holdings)
+            self._acknowledge(await self._cut_off(consumer.commit_now(COMMIT_TIMEOUT_S), cut) or (), holdings)
 
     async def _cut_seek(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         for partition, holding in sorted(self._holdings.items())[:1]:

@@ -100,6 +100,9 @@ CONSUMER_SESSION_MS = 10_000
 #: The setting ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0
 
+#: Time limit of the application's synchronous commits, in seconds.
+COMMIT_TIMEOUT_S = 4.0
+
 
 def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, int]], client_id: str) -> dict[str, Any]:
     """Return the settings of a member, for the constructor of a consumer.

@@ -12,6 +12,7 @@ from random import Random
 import attrs
 
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
+from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.net.shared_clusters import forget_clusters
@@ -22,12 +23,14 @@ from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
+from consumer_coord.simulation.member_spec import COMMIT_TIMEOUT_S
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.world import JOINED_S, World
-from consumer_coord.simulation.wrong_answers import WRONG_ANSWERS
+from consumer_coord.simulation.wrong_answers import OFFSET_COMMIT, WRONG_ANSWERS
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.embedded_protocol import decode_assignment
+from consumer_coord.wire.messages.group import LeaveGroupRequest, MemberIdentity
 
 #: Time without a change after which the group counts as stable, in virtual seconds.
 _QUIET_S = 8.0
@@ -37,6 +40,12 @@ _ABORTED_S = 15.0
 
 #: A member asks again after these answers to pushed metrics.
 _MAY_BE_REFUSED = frozenset({error_codes.UNKNOWN_SUBSCRIPTION_ID, error_codes.THROTTLING_QUOTA_EXCEEDED})
+
+#: The number of records of each partition that are read beside wrong answers about others.
+_RECORDS = 3
+
+#: The version of LeaveGroup with which operators remove members by their instance ids.
+_LEAVE_GROUP_VERSION = 5
 
 #: Limit of a simulation run, in virtual seconds.
 _MOST_S = 600.0
@@ -167,6 +176,8 @@ class _Course(World):
                 bound_s = self.bound_s + NEW_MEMBER_JOIN_TIMEOUT_MS / 1000
             if disquiet is not None and self.loop.time() - began > bound_s:
                 raise Violation("liveness", f"not stable {bound_s:.0f} s after the last fault: {disquiet}")
+            if disquiet is not None and self.loop.time() - began > _QUIET_S:
+                await self._remove_the_endless()
             if not helped and self.loop.time() - began > _QUIET_S:
                 helped = self._help_the_refused() or (disquiet is not None and self._help_the_unplanned())
             await self._until(self.loop.time() + 0.5)
@@ -183,12 +194,16 @@ class _Course(World):
         self.history.note("nemesis", f"{fault.kind} until every other partition is read")
         heal = self.cluster.answer_wrongly(wrong)
         self.start_another()
-        for partition in self.cluster.partitions():
-            self.cluster.produce(partition, 3)
+        partitions, bound_s = self.cluster.partitions(), self.bound_s
+        for partition in partitions:
+            self.cluster.produce(partition, _RECORDS)
+        if OFFSET_COMMIT in wrong.api_keys:
+            # An application that commits after each record waits for each commit that has one of the other partitions.
+            bound_s += len(partitions) * _RECORDS * COMMIT_TIMEOUT_S
         began = self.loop.time()
         while unread := self._unread(spared=wrong.spares):
-            if self.loop.time() - began > self.bound_s:
-                raise Violation("liveness", f"{self.bound_s:.0f} s of wrong answers about other partitions: {unread}")
+            if self.loop.time() - began > bound_s:
+                raise Violation("liveness", f"{bound_s:.0f} s of wrong answers about other partitions: {unread}")
             await self._until(self.loop.time() + 0.5)
         heal()
         await self._until_quiet()
@@ -203,6 +218,31 @@ class _Course(World):
         live = {member.member_id for member in self.lives if member.alive}
         rows = () if group is None else group.members.values()
         return any(one.is_new and one.group_instance_id is not None and one.member_id not in live for one in rows)
+
+    async def _remove_the_endless(self) -> None:
+        """Remove ended static members whose sessions never end, as an operator does, by their instance ids.
+
+        As in Kafka, the session of a member that is not new ends without effect while its JoinGroup waits
+        (``ClassicGroupMember.hasSatisfiedHeartbeat``), and begins again with the response at the end of the join phase. But a
+        failed conversion to the consumer protocol ends the wait, and nothing begins the session. Without a member that joins,
+        the join phase is prolonged for ever (``completeClassicGroupJoin``).
+        """
+        node, group = self.cluster.coordinator_of(self.group_id), self.cluster.group(self.group_id)
+        if node is None or group is None or group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        live = {member.member_id for member in self.lives if member.alive}
+        endless = [
+            MemberIdentity(member_id="", group_instance_id=one.group_instance_id)
+            for one in group.members.values()
+            if one.group_instance_id is not None
+            and one.member_id not in live
+            and one.awaiting_join is None
+            and not (one.heartbeat is not None and one.heartbeat.pending)
+        ]
+        if endless:
+            self.history.note("world", f"an operator removes {', '.join(str(one.group_instance_id) for one in endless)}")
+            request = LeaveGroupRequest(group_id=self.group_id, members=endless)
+            await node.coordinator.leave_group(RequestContext(_LEAVE_GROUP_VERSION), request)
 
     def _help_the_refused(self) -> bool:
         """Make all members rejoin if the coordinator rejects the assignors of some member; return True in that case.

@@ -104,3 +104,14 @@ def test_a_topic_never_loses_partitions(before: uuid.UUID, present: uuid.UUID, c
     """Fewer partitions with the same topic id are outdated metadata; another topic, or an unknown one, may have fewer."""
     metadata = _read(Metadata(), 0.0, _known("orders", before, 3))
     assert _read(metadata, 1.0, _known("orders", present, 2)).topics["orders"].partition_count == count
+
+
+def test_partitions_that_one_response_had_too_many_are_dropped() -> None:
+    """A response was wrong, not outdated, if the others still have fewer partitions a second later."""
+    metadata = _read(Metadata(), 0.0, _known("orders", FORMER, 1_001))
+    metadata = _read(metadata, 1.0, _known("orders", FORMER, 2))
+    metadata = _read(metadata, 1.9, _known("orders", FORMER, 2))
+    assert metadata.topics["orders"].partition_count == 1_001
+    assert _read(metadata, 2.0, _known("orders", FORMER, 2)).topics["orders"].partition_count == 2
+    again = _read(metadata, 1.95, _known("orders", FORMER, 1_001))
+    assert _read(again, 2.0, _known("orders", FORMER, 2)).topics["orders"].partition_count == 1_001

@@ -40,6 +40,7 @@ from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
+from consumer_coord.simulation import play as course
 from consumer_coord.simulation import stage
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
@@ -202,6 +203,8 @@ WHAT_IT_WAS = {
     " it in the new topic",
     282000412: "a seek in a recreated topic was out of range, and the policy chose the start: the seek was to the position",
     930000022: "a program made twenty transactions a second; the checkers took its producer's requests for a storm",
+    20112: "an application waited for each commit beside wrong answers: the rule took its slow reading for a stall",
+    20118: "the session of a static member that had been replaced never ended, as in Kafka: an operator has to remove it",
     20023: "a bounded read raised that an end was unknown for 15 s, although its partition had been assigned 3 s before",
 }
 
@@ -391,6 +394,17 @@ def _wait_since_any_end_was_unknown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Bounds, "look_up_ends", look_up)
 
 
+def _count_no_commits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(course, "COMMIT_TIMEOUT_S", 0.0)
+
+
+def _remove_no_member(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: object) -> None:
+        pass
+
+    patch.setattr(f"{course.__name__}._Course._remove_the_endless", nothing)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -416,6 +430,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     16: (begin_without_the_epoch_of_the_commit, "durability"),
     1500002068: (_let_retention_pass_the_last_stable_offset, "storms"),
     930000022: (_count_requests_of_producers, "storms"),
+    20112: (_count_no_commits, "liveness"),
+    20118: (_remove_no_member, "liveness"),
     20023: (_wait_since_any_end_was_unknown, "raised"),
 }
 
