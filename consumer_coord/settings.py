@@ -399,7 +399,8 @@ SETTINGS: Mapping[str, Setting] = {
             Integer(1, 1_000_000_000),
             "max_partition_fetch_bytes",
             BOTH,
-            "The maximum size of one partition in a Fetch response. librdkafka calls it `fetch.message.max.bytes`.",
+            "The maximum size of one partition in a Fetch response. librdkafka calls it `fetch.message.max.bytes`. The default"
+            " is exceeded, up to 4 MiB, for a partition that is far behind while few others are.",
             "A higher value saves requests if most records are in a few partitions.",
         ),
         Setting(

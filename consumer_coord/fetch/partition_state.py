@@ -111,6 +111,8 @@ class FetchState:
     unanswered: bool = False
     #: How many metadata in a row had the topic and not the partition.
     missing: int = 0
+    #: How many responses in a row had as many records as was asked for, at most two.
+    full: int = 0
     failures: int = 0
     not_before: float = 0.0
     #: The loop time of the last response about this partition that had no error, or of the assignment, in seconds.

@@ -12,6 +12,8 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.schema import ZERO_UUID
 
 _INT32_MAX = 2**31 - 1
+#: The default of ``max.partition.fetch.bytes``.
+DEFAULT_PARTITION_BYTES = 1 << 20
 
 
 @attrs.frozen(kw_only=True)
@@ -20,13 +22,15 @@ class FetchConfig:
 
     ``queued_max_bytes`` (librdkafka: ``queued.max.messages.kbytes``) limits the records that the caller has not yet advanced
     past, whether taken or not. A batch that is larger than its broker's share of the limit is fetched nevertheless. Of one
-    partition, the fetcher reads ahead until ``queued_min_messages`` records wait to be taken.
+    partition, the fetcher reads ahead until ``queued_min_messages`` records wait to be taken. The default of
+    ``max_partition_fetch_bytes`` is exceeded, up to 4 MiB, for a partition that is far behind while few others are; any other
+    value is a limit.
     """
 
     fetch_min_bytes: int = 1
     fetch_wait_max_ms: int = 500
     fetch_max_bytes: int = 50 << 20
-    max_partition_fetch_bytes: int = 1 << 20
+    max_partition_fetch_bytes: int = DEFAULT_PARTITION_BYTES
     queued_max_bytes: int = 64 << 20
     queued_min_messages: int = 100_000
     read_committed: bool = False

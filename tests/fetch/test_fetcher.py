@@ -890,6 +890,48 @@ def test_what_a_caller_has_advanced_past_makes_room_without_a_further_call(early
     play(test)
 
 
+@pytest.mark.parametrize(
+    ("config", "largest"), [(FetchConfig(), 4 << 20), (FetchConfig(max_partition_fetch_bytes=2 << 20), 2 << 20)]
+)
+def test_of_a_partition_that_is_far_behind_more_bytes_are_asked_for(config: FetchConfig, largest: int) -> None:
+    async def test(world: World) -> None:
+        for _ in range(60):
+            world.write(T0, 1, value=b"v" * 250_000)
+        reader = Reader(Fetcher(world.client(), config))
+        reader.assign(from_start(T0))
+        await reader.read_to({T0: 60})
+        asked = [_asked_bytes(one.message) for one in world.fetches()]
+        first, *_ = sizes = [one for one in asked if one]
+        assert first == config.max_partition_fetch_bytes
+        assert max(sizes) == largest
+        world.write(T0, 1)
+        await reader.read_to({T0: 61})
+        await asyncio.sleep(1)
+        *_, last = [size for one in world.fetches() if (size := _asked_bytes(one.message))]
+        assert last == first, "it is at its end"
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
+def _asked_bytes(request: Any) -> int:
+    """Return the limit of the only partition that a Fetch names; 0 if it names none."""
+    return next((row.partition_max_bytes for topic in request.topics for row in topic.partitions), 0)
+
+
+def test_batches_larger_than_asked_for_are_not_fetched_in_parts() -> None:
+    async def test(world: World) -> None:
+        for _ in range(20):
+            world.write(T0, 1, value=b"v" * 1_500_000)
+        reader = Reader(Fetcher(world.client()))
+        reader.assign(from_start(T0))
+        await reader.read_to({T0: 20})
+        assert {_asked_bytes(one.message) for one in world.fetches()} <= {0, 1 << 20}
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
+
+
 def test_the_records_of_a_response_are_announced_once() -> None:
     async def test(world: World) -> None:
         partitions = [TopicPartition("t", number) for number in range(8)]
