@@ -339,6 +339,17 @@ def _ranges(book: Book) -> Figure:
     return book.ratio("spark", "ranges", "100 bytes", "kafka_group", "kafka", "per_s")
 
 
+def _columns_cpu(book: Book) -> str:
+    ours, theirs = (book.figure("columns", "columns", "100 B", case, "cpu_ns").median for case in ("consume_arrow", "consume"))
+    return two(ours / theirs)
+
+
+def _memory(book: Book, members: int) -> float:
+    """Return the megabytes of a process with idle members, whichever way they read."""
+    clients = ("ours, consume_arrow", "ours, cooperative")
+    return max(book.figure("idle", "idle", f"{members} members, 10 s", client, "rss_mb").median for client in clients)
+
+
 def _hundred(book: Book) -> Figure:
     return _consume(book, "100 bytes")
 
@@ -393,6 +404,12 @@ SENTENCES: Sequence[Sentence] = (
         r"synchronous commit after each message runs at (\S+) to (\S+) times its rate, an asynchronous\s+one at (\S+) to "
         r"(\S+), and `store_offsets\(message\)` after each message at ([\d.]*\d)",
         [*_ends(_SYNCHRONOUS), *_ends(_ASYNCHRONOUS), _middle(_STORED)],
+    ),
+    Sentence("README.md", r"as Arrow columns, for (\S+) of the \[CPU time\]", [_columns_cpu]),
+    Sentence(
+        "docs/operating.md",
+        r"A process takes about (\S+) MB, and each further member in it about (\S+) MB",
+        [lambda book: f"{_memory(book, 50):.0f}", lambda book: f"{(_memory(book, 500) - _memory(book, 50)) / 450:.1f}"],
     ),
     Sentence(PAGE, _SIZES, _LARGE_ONES),
     Sentence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from benchmarks import published
+from benchmarks.__main__ import KEPT, RUNS
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.setting_names import LIBRDKAFKA as LIBRDKAFKA_NAMES
@@ -155,3 +157,16 @@ def test_a_sentence_without_its_figure_is_an_error_that_says_what_to_do() -> Non
     text = (ROOT / "README.md").read_text().replace("librdkafka: 1.58 s", "librdkafka is slower")
     with pytest.raises(published.OutdatedTextError, match="reworded the sentence, change its pattern"):
         published.renewed("README.md", text, published.Book(ROOT / "benchmarks" / "measured"))
+
+
+def test_the_page_names_benchmarks_that_make_bench_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    named = set(re.findall(r"make bench ROWS=(\w+)", (DOCS / "benchmarks.md").read_text()))
+    assert named <= set(RUNS)
+    # What the page shows is measured by a command that the page has.
+    assert {file.stem for file in (ROOT / "benchmarks" / "measured").glob("*.jsonl")} <= named
+    for name in (*KEPT, "spark"):
+        module = "benchmarks.spark.__main__" if name == "spark" else f"benchmarks.{name}"
+        for run in RUNS[name]:
+            with pytest.raises(SystemExit):
+                importlib.import_module(module).main([*run.split(), "--unknown"])
+            assert capsys.readouterr().err.endswith("unrecognized arguments: --unknown\n"), (name, run)
