@@ -69,7 +69,6 @@ READ_COLUMNS = (
     "consumer_coord.consumer.engine",
     "consumer_coord.consumer.reading",
     "consumer_coord.consumer.turns",
-    "consumer_coord.consumer.worker",
     "consumer_coord.spark",
 )
 #: Modules that the broker may import. The client is not among them; assignors are, because the broker assigns under the
@@ -217,7 +216,7 @@ def test_confluent_kafka_is_imported_in_one_package() -> None:
     """Except librdkafka's plane, and what administers a real Kafka for tests; and examples, which import it with a producer."""
     for package in ("consumer_coord", "assignors"):
         for name, file in modules_below(package):
-            users = ("consumer_coord.confluent", "consumer_coord.consumer.librdkafka.plane", "consumer_coord.testing")
+            users = ("consumer_coord.confluent", "consumer_coord.consumer.librdkafka.handle", "consumer_coord.testing")
             if not within(name, users):
                 found = {one for one in imports_of(file) if within(one, ("confluent_kafka",))}
                 assert not found, f"{name} imports {found}"
@@ -313,7 +312,7 @@ PRIVATE_READS = 58
 #: Public names that begin with an underscore: librdkafka's error codes, and functions of the standard library.
 PUBLIC_IN_SPITE_OF_ITS_NAME = re.compile(r"(\w+\.)?KafkaError\._[A-Z_]+|os\._exit|sys\._getframe|.*\._(replace|asdict)")
 #: The parts of a consumer, which only ``tests/support/white_box.py`` reads.
-PARTS_OF_A_CONSUMER = {"_core", "_engine", "_worker", "_librdkafka"}
+PARTS_OF_A_CONSUMER = {"_core", "_engine", "_reader", "_librdkafka"}
 
 
 def private_reads(file: Path) -> Iterator[str]:

@@ -4,7 +4,7 @@
 ``partitions.py``, the states of a partition as a table, and ``reducer.py``, which compares that table with the group's
 assignment; ``engine.py`` does what the reducer asks for, and looks up where partitions start (``start_offsets.py``).
 ``reading/`` keeps what ``fetch/`` has fetched and the application has not received, as messages or, with ``arrow_reads.py``, as
-columns; ``worker.py`` does so for ``librdkafka/``.
+columns. ``librdkafka/`` fetches in its place, if a setting asks for it.
 
 A consumer uses the member in ``group/`` and never a request of its protocol. Nothing below this package imports it, but for
 ``process``, which reads through its consumer.

@@ -2,7 +2,7 @@
 
 A partition is any object with a ``topic`` and a ``partition``. The keys of a returned dictionary are the objects that the
 caller passed. ``getmany``, and calls without partitions, return confluent-kafka's TopicPartition as keys. Some methods that
-read memory in aiokafka are coroutines here, because they query librdkafka.
+read memory in aiokafka are coroutines here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from consumer_coord.confluent.types import Message
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.refusals import message_failure
-from consumer_coord.consumer.worker import Worker
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 #: Maximum number of messages that ``getmany`` returns if ``max_records`` is not given.
 _MOST_RECORDS = 500
-#: Maximum number of messages kept from other partitions while the caller waits for messages of certain partitions. When this
-#: number is reached, the other partitions are not fetched.
-_MOST_OF_OTHERS = 2_000
 _SLICE_S = 0.1
 
 
@@ -177,15 +173,7 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
     """Wait for messages, at most 0.1 s if ``wanted`` is not empty; return False if no message may be delivered."""
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
-    ready = engine.worker.ready
-    if not isinstance(engine.worker, Worker):
-        return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S), only=wanted)
-    if any((message.topic(), message.partition()) in wanted for message in ready):
-        # This call returns at once, unless the lease has expired.
-        return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
-    # When this many messages of other partitions are kept, fetch only the wanted partitions.
-    only = wanted if len(ready) >= _MOST_OF_OTHERS else None
-    return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)
+    return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S), only=wanted)
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
@@ -196,7 +184,7 @@ def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[
     picked: list[Any] = []
     rest: deque[Any] = deque()
     ended = False
-    for message in engine.worker.ready:
+    for message in engine.reader.ready:
         failed = message.error() is not None
         ended = ended or len(picked) == most or (failed and bool(picked))
         # An error about a broker has no partition.
@@ -205,5 +193,5 @@ def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[
             ended = failed
         else:
             rest.append(message)
-    engine.worker.ready = rest
+    engine.reader.ready = rest
     return picked

@@ -14,9 +14,9 @@ from consumer_coord.topic_partition import TopicPartition
 MAX_RECORDS: Final = 1_000_000
 MAX_BYTES: Final = 64 << 20
 
-MIXED_AFTER_MESSAGES: Final = (
-    "librdkafka has fetched messages for this consumer (librdkafka.enable): use a second consumer for consume_arrow, or remove"
-    " this setting, with which messages and columns cannot be mixed"
+NO_COLUMNS: Final = (
+    "librdkafka fetches the records of this consumer (librdkafka.enable, or a setting that only librdkafka has), and has no"
+    " columns: remove this setting, or use another consumer for consume_arrow"
 )
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.reading.chunks import Cursor
     from consumer_coord.consumer.reading.reader import Reader
     from consumer_coord.consumer.shared_calls import SharedCalls
-    from consumer_coord.consumer.worker import Worker
     from consumer_coord.group.application_polls import Application
     from consumer_coord.topic_partition import TopicPartition
 
@@ -52,7 +51,6 @@ class ArrowCalls(Turns):
     #: The owner of librdkafka's handle.
     _librdkafka: Any
     _deliveries: Deliveries[int]
-    _worker: Worker | Reader
     #: The state of consume_arrow; None before its first call.
     _arrow: ArrowReads | None = None
     _application: Application
@@ -77,8 +75,8 @@ class ArrowCalls(Turns):
         DuckDB import the result without a copy. With automatic commits, the records count as finished when this thread requests
         the next records.
 
-        Calls for messages and for columns may be mixed: they share the positions, and each record is delivered once. (With
-        librdkafka, ``IllegalStateError`` is raised if it has fetched messages.) Raise
+        Calls for messages and for columns may be mixed: they share the positions, and each record is delivered once. (If
+        librdkafka fetches, ``IllegalStateError`` is raised.) Raise
         :class:`~consumer_coord.columns.UnreadableRecordError` for damaged records, after the records before them were
         delivered. To skip damaged records, seek.
         """
@@ -173,13 +171,8 @@ class ArrowCalls(Turns):
     def _begin_arrow(self) -> ArrowReads:
         from consumer_coord.consumer.arrow_reads import ArrowReads
 
-        async def begin() -> None:
-            self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
-            self._worker, self._shared.look_ups = self._engine.worker, self._arrow.look_ups
-
-        self._on_loop(begin)
-        self._librdkafka.release()
-        assert self._arrow is not None
+        self._check_open()
+        self._arrow = ArrowReads(self._engine)
         return self._arrow
 
     def _gather_columns(self, arrow: ArrowReads, timeout_s: float, bounds: Bounds | None) -> bool:
@@ -220,7 +213,6 @@ class ArrowCalls(Turns):
         ends = began + timeout_s
         while True:
             bell.clear()
-            self._librdkafka.serve()
             if self._librdkafka.reported:
                 application.look_again()
             if began < ends and self._nothing_new(arrow):

@@ -11,14 +11,11 @@ from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
 from consumer_coord.confluent.arguments import checked_rows
 from consumer_coord.confluent.rows import GivenRows, distinct_positions_of
-from consumer_coord.consumer.arrow_arguments import MIXED_AFTER_MESSAGES
-from consumer_coord.consumer.assembly import reader_of
+from consumer_coord.consumer.arrow_arguments import NO_COLUMNS
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.reading.chunks import Decoding
 from consumer_coord.consumer.reading.reader import Reader
-from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
@@ -41,23 +38,12 @@ _LOOK_UP_MS = 1_000
 class ArrowReads:
     """Reads columns for one consumer, from the queue that also has its messages."""
 
-    def __init__(self, engine: Engine, reader: Reader) -> None:
+    def __init__(self, engine: Engine) -> None:
+        """Raise :class:`IllegalStateError` if librdkafka fetches, which has no columns."""
+        if not engine.reader.has_columns:
+            raise IllegalStateError(NO_COLUMNS)
         self._engine = engine
-        self.reader = reader
-        self.look_ups: LookUps = LookUps(engine, reader)
-
-    @classmethod
-    async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
-        """Replace librdkafka by this package's own Fetch, if that is what reads.
-
-        Raise :class:`IllegalStateError` if librdkafka has fetched messages.
-        """
-        if isinstance(engine.worker, Worker):
-            if engine.worker.ready or any(one.next is not None for one in engine.worker.cursors.values()):
-                raise IllegalStateError(MIXED_AFTER_MESSAGES)
-            await engine.read_with(lambda: reader_of(engine, config, consumer))
-        assert isinstance(engine.worker, Reader)
-        return cls(engine, engine.worker)
+        self.reader: Reader = engine.reader
 
     async def gather(self, timeout_s: float, bounds: Bounds | None) -> bool:
         """Wait at most ``timeout_s`` seconds for records; return whether the available ones may be delivered."""
@@ -102,7 +88,8 @@ class ArrowReads:
         """Continue after chunks without a record to deliver; raise the error that stopped the decoding."""
         self.reader.cursors = {**self.reader.cursors, **decoding.cursors}
         if decoding.failure is not None and decoding.failed is not None:
-            self.reader.fetch_again(decoding.failed)
+            if decoding.failed.at is not None:
+                self.reader.fetch_again(decoding.failed.at)
             raise decoding.failure
         if bounds is not None:
             for partition in decoding.beyond:
@@ -256,7 +243,7 @@ class Bounds:
         """
         table = {one: engine.table[one] for one in partitions}
         starts = {one: value.start for one, value in table.items() if value.start is not None}
-        return {**starts, **engine.worker.positions(table)}
+        return {**starts, **engine.reader.positions(table)}
 
     def arrived(self, partition: TopicPartition) -> None:
         """Record that the log contains the partition's position, because records from this position arrived."""

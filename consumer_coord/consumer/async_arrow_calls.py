@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.arrow_reads import ArrowReads, Request
-    from consumer_coord.consumer.librdkafka.plane import Threaded
     from consumer_coord.consumer.reports import Reports
     from consumer_coord.consumer.shared_calls import SharedCalls
 
@@ -32,8 +31,6 @@ class AsyncArrowCalls:
     _arrow: ArrowReads | None = None
     #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
     _reports: Reports | None = None
-    #: librdkafka's handle and the thread of its blocking calls.
-    _threaded: Threaded
     _request: Request | None = None
 
     if TYPE_CHECKING:
@@ -92,9 +89,7 @@ class AsyncArrowCalls:
             if self._arrow is None:
                 from consumer_coord.consumer.arrow_reads import ArrowReads
 
-                self._arrow = await ArrowReads.begin(engine, self._settings, self)
-                self._shared.look_ups = self._arrow.look_ups
-                await self._threaded.release()
+                self._arrow = ArrowReads(engine)
             arrow = self._arrow
             while True:
                 ready = await arrow.gather(max(0.0, ends - now()), bounds)

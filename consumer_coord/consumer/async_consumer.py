@@ -1,8 +1,6 @@
 """AsyncGroupConsumer: a group consumer for asyncio, on the application's own loop.
 
-This module adapts the engine to tasks. The coordinator runs on the application's loop. Each consumer's librdkafka handle has
-one thread for blocking calls; the loop itself only takes messages that are already available. At most one batch and
-librdkafka's bounded queue are prefetched, so fetching is no faster than the application.
+This module adapts the engine to tasks. The coordinator and the reader run on the application's loop.
 
 The methods are those of ``confluent_kafka.aio.AIOConsumer``; common methods of aiokafka are in
 :mod:`~consumer_coord.consumer.aiokafka_methods`.
@@ -14,7 +12,6 @@ import asyncio
 import concurrent.futures
 import inspect
 import sys
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
@@ -44,11 +41,10 @@ from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.assembly import prepared
 from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.callback_types import Callback, Partitions
-from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.engine_loop import EngineLoop
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded
+from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
@@ -117,7 +113,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
-        """Check the settings. ``executor`` runs librdkafka's blocking calls; the default has ``max_workers`` threads."""
+        """Check the settings. ``max_workers`` and ``executor`` are those of ``AIOConsumer``, and have no effect."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
         if not isinstance(config, Mapping):
@@ -132,16 +128,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
             self._librdkafka = Librdkafka(parsed.librdkafka, fetches=fetches, **handed_over)
             self._refusals = Refusals(self._librdkafka.settings)
         self._steps = group_lines(settings, handed_over.get("logger"))
-        self._threaded = Threaded(self._librdkafka, executor, max_workers)
+        self._fetches = fetches
         self._settings = parsed
         self._assignors = chosen
-        #: librdkafka, if it fetches the messages.
-        self._plane: DataPlane | None = self._threaded if fetches else None
         self._made: Engine | None = None
         #: The object that makes the member leave the group if the consumer is not closed; None before the first use.
         self._member: LoopMember | None = None
         self._access = TaskAccess(self)
-        self._shared = SharedCalls(self._access, parsed, self._librdkafka, raise_if_all_failed)
+        self._shared = SharedCalls(self._access, parsed, raise_if_all_failed)
         self._engine_loop: EngineLoop | None = None
         self._turns = TaskTurns(
             parsed.coordinator.max_poll_interval_ms,
@@ -192,7 +186,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 settings,
                 self,
                 self._librdkafka,
-                self._plane,
+                fetches=self._fetches,
                 call=self._call,
                 events=self._between_slices,
                 deliveries=self._deliveries,
@@ -201,14 +195,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             )
             parts = make(core, engine_loop)
             self._made, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
-            self._shared.look_ups = parts.look_ups
-            reader = parts.reader
-            # librdkafka's handle outlives a consumer that was dropped without close(), so the handle must not keep the
-            # consumer alive.
-            dropped = weakref.ref(self)
-            self._threaded.next_wait_s = lambda: 0.0 if (one := dropped()) is None else one._next_wait_s()
-            closes = (self._threaded,) if reader is None else (reader, self._threaded)
-            self._member = LoopMember(self, core, _released(shared_clusters(), settings.client, closes))
+            self._member = LoopMember(self, core, _released(shared_clusters(), settings.client, parts.reader))
         return self._made
 
     @property
@@ -223,12 +210,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Return a context manager that provides the engine, and excludes other tasks (except inside a callback)."""
         return _Turn(self, in_callback)
 
-    def _next_wait_s(self) -> float:
-        """See :meth:`Engine.next_wait_s`; called on the handle's thread."""
-        if self._made is None or self._turns.waited_for or self._librdkafka.reported:
-            return 0.0
-        return self._made.next_wait_s()
-
     async def _between_slices(self) -> None:
         """Call pending callbacks, and let other tasks use the consumer."""
         await self._deliver_events()
@@ -240,11 +221,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _consumer(self) -> Self:
         """Return this consumer, because Logprep calls ``_consumer.memberid()`` of an ``AIOConsumer``."""
         return self
-
-    @property
-    def executor(self) -> concurrent.futures.Executor:
-        """The executor that runs librdkafka's blocking calls."""
-        return self._threaded.executor
 
     async def close(self, timeout: float | None = None, leave_group: bool | None = None) -> None:
         """Commit finished records (if commits are automatic), revoke all partitions, and leave the group.
@@ -311,13 +287,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 if engine is not None:
                     if self._metrics_push is not None:
                         await self._metrics_push.close(max(0.0, ends - loop.time()) * 1000)
-                    await engine.worker.close()
+                    await engine.reader.close()
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000, leave_group=leave_group)
                     await shared_clusters().release(self._settings.client)
             finally:
                 if self._made is not None:
-                    await self._made.worker.close()
-                await self._threaded.close()
+                    await self._made.reader.close()
         return failure
 
     # -- subscription -------------------------------------------------------------------------------------------------
@@ -351,7 +326,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken:
             return None
-        core, ready = engine.core, engine.worker.ready
+        core, ready = engine.core, engine.reader.ready
         if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback or engine.tracker is not None:
             return None
         core.application.polls += 1
@@ -424,8 +399,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._engine_loop is not None:
             # The callback of a cancelled call may still run.
             await self._engine_loop.wait_idle()
-        if self._shared.look_ups is not None:
-            self._librdkafka.serve()
         assert self._made is not None
         for callback, what in self._librdkafka.events():
             if callback is not None:
@@ -659,10 +632,8 @@ class TaskAccess:
     def finish(self) -> None:
         self._consumer._finish_in_order()
 
-    async def use(self, work: Callable[[Engine], T], *, caught_up: bool = False) -> T:
+    async def use(self, work: Callable[[Engine], T]) -> T:
         async with self._consumer._used() as engine:
-            if caught_up:
-                await engine.catch_up()
             return work(engine)
 
     async def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
@@ -676,12 +647,6 @@ class TaskAccess:
     async def beside(self, work: Callable[[Engine], Coroutine[Any, Any, T]], limit_ms: float | None = None) -> T:
         with kafka_exceptions():
             return await work(self.opened())
-
-    async def ask(self, question: Callable[[Any], T]) -> T:
-        consumer = self._consumer
-        async with consumer._used() as engine:
-            await engine.worker.idle()
-            return await consumer._threaded.run(lambda: question(consumer._librdkafka.handle))
 
     async def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> CommitResult:
         return await self.opened().commit(entries, timeout_ms)
@@ -726,15 +691,12 @@ class _Turn:
             raise_converted(error)
 
 
-def _released(
-    clusters: Clusters, client: ClientConfig, closes: Sequence[Reader | Threaded]
-) -> Callable[[], Coroutine[Any, Any, None]]:
+def _released(clusters: Clusters, client: ClientConfig, reader: Reader) -> Callable[[], Coroutine[Any, Any, None]]:
     async def release() -> None:
         try:
             await clusters.release(client)
         finally:
-            for one in closes:
-                await one.close()
+            await reader.close()
 
     return release
 

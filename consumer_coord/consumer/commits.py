@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -82,11 +81,6 @@ class CommitReports:
         self.unreported: deque[Ticket] = deque()
         #: True if an outcome arrived after the last :meth:`take`. The next poll reports this outcome to the application.
         self.news: bool = False
-
-    @property
-    def asked_at(self) -> float:
-        """Loop time of the oldest commit call that was not reported yet, in seconds; minus infinity if there is none."""
-        return self.unreported[0].made_at if self.unreported else -math.inf
 
     @property
     def full(self) -> bool:

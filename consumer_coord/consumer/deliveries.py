@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer.worker import Positions
+from consumer_coord.consumer.partitions import Positions
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata, before, partition_of_message
 from consumer_coord.topic_partition import TopicPartition, listed

@@ -4,7 +4,7 @@ The engine owns one table: a dictionary from partition to :class:`~consumer_coor
 whole. :meth:`Engine._look`, which awaits nothing, compares the table with the group's assignment (a pure function of
 ``consumer/reducer.py``), the cluster's metadata, and the results of look-ups and commits. Then it moves partitions to their
 next phases, and publishes a :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` applies the plan: the
-worker assigns the planned partitions to the data plane, and the engine calls the application's callback.
+reader begins and ends Fetches, and the engine calls the application's callback.
 
 The engine runs on the coordinator's loop. The consumers ensure that only one caller uses the engine at a time. If other threads
 may call a method, its docstring says so.
@@ -36,9 +36,9 @@ from consumer_coord.consumer.partitions import (
     PartitionEvent,
     Phase,
     Plan,
+    Positions,
     Refused,
     Retry,
-    Verdict,
     after,
     moved,
 )
@@ -61,7 +61,6 @@ from consumer_coord.consumer.reducer import (
 )
 from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
 from consumer_coord.consumer.stored_positions import StoredPositions
-from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -98,19 +97,9 @@ if TYPE_CHECKING:
 
 logger: Final = get_logger(__name__)
 
-#: How long the engine waits for the data plane to send a request about topics, in seconds. The response may arrive later.
-_LEARN_S = 0.002
-#: Maximum wait in the data plane before the group is checked again, in seconds.
+#: Maximum wait before the group is checked again, and while the lease has expired, in seconds.
 SLICE_S = 0.1
-#: For how long an idle consumer may repeat its wait in the data plane without a check on the loop, in seconds.
-_QUIET_S = 1.0
-#: While a response of the coordinator is due: the maximum wait in the data plane, and how long after the due time this maximum
-#: applies, in seconds.
-_ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
-#: Shortest wait in the data plane while the response to a commit is due, in seconds.
-_COMMIT_SLICE_S = 0.0005
-#: Maximum delay of a message while the engine waits for a rebalance, in seconds.
-_REBALANCING_SLICE_S = 0.05
+_SUSPENDED_SLICE_S = 0.05
 
 #: Time limit of the first look-up of log offsets, in milliseconds; each further look-up has twice the time.
 _ROUND_MS = 1_000
@@ -154,7 +143,7 @@ class Engine:
     def __init__(
         self,
         core: ConsumerCoordinator,
-        worker: Worker | Reader,
+        reader: Reader,
         engine_loop: EngineLoop,
         *,
         reset: ResetPolicy,
@@ -166,7 +155,7 @@ class Engine:
     ) -> None:
         """Create the engine.
 
-        * ``worker`` has what is fetched: by this package's own Fetch, or by librdkafka.
+        * ``reader`` has what is fetched.
         * ``call`` calls the application's rebalance callbacks with the consumer and the partitions.
         * ``events`` reports the data plane's events and the outcomes of :attr:`commits` to the application.
         * ``unfinished`` returns the positions of delivered records that the application still works on, at or after the offsets
@@ -191,7 +180,7 @@ class Engine:
         self.plan: Plan = Plan()
         #: The positions that the application stored.
         self.stored: StoredPositions = StoredPositions()
-        self.worker: Worker | Reader = worker
+        self.reader: Reader = reader
         self.commits: CommitReports = CommitReports(core)
         self.auto: AutoCommit = AutoCommit(core, engine_loop)
         #: Returns the partitions whose records are in handlers, and for how long the oldest one has worked, in seconds; called
@@ -208,8 +197,6 @@ class Engine:
         self._unfinished = unfinished
         #: Partition -> the application's last commit, and the serial number of the reading in which the application made it.
         self._explicit: dict[TopicPartition, tuple[int, Ticket]] = {}
-        #: Topics of the subscription that the data plane has not looked up yet.
-        self._expected: frozenset[str] = frozenset()
         #: The topics of which this consumer was assigned partitions.
         self._read_topics: frozenset[str] = frozenset()
         self._serial = 0
@@ -220,8 +207,6 @@ class Engine:
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
-        #: While nothing has to be checked: the loop time until which the data plane may wait again at once. Otherwise 0.
-        self._quiet_until = 0.0
         #: The loop time for which the engine has set a timer to repeat look-ups of start offsets.
         self._retry_at = 0.0
         #: How many times the member had lost partitions when the engine last checked.
@@ -250,13 +235,13 @@ class Engine:
 
     @property
     def fast_path(self) -> bool:
-        """Whether a consumer may take messages from the data plane without any other check."""
+        """Whether a consumer may decode and deliver records without any other check."""
         application = self.core.application
         return (
             self._settled
             and self.tracker is None
-            and self.worker.fast
-            and self.worker.applied is self.plan
+            and self.reader.fast
+            and self.reader.applied is self.plan
             and application.news is application.seen
             and not self.core.protocol.rebalancing
         )
@@ -271,13 +256,13 @@ class Engine:
         tracked: bool = False,
         columns: bool = False,
     ) -> bool:
-        """Wait until ``least`` messages are in ``worker.ready``, or until ``timeout_s`` seconds have passed.
+        """Wait until ``least`` messages are ready, or until ``timeout_s`` seconds have passed.
 
         Return False if delivery is not allowed. Raise exceptions of background tasks and callbacks, without a loss of messages.
         ``only``: read only these partitions during this call. ``tracked``: the caller passes the messages to :attr:`tracker`.
         ``columns``: wait for records that are not decoded, instead of messages.
         """
-        core, worker = self.core, self.worker
+        core, reader = self.core, self.reader
         self._must_not_be_tracked(tracked)
         began = self.engine_loop.now()
         ends = began + timeout_s
@@ -288,14 +273,13 @@ class Engine:
             # Read the end of the lease before the check of the group. If the process freezes after the check, this end is in
             # the past, even if a heartbeat has renewed the lease since.
             leased_until = core.lease.until
-            if self.attention or any(not worker.waits(one) for one in self._ended_readings()):
+            if self.attention or any(not reader.waits(one) for one in self._ended_readings()):
                 await self.attend()
-            await worker.idle()
-            await worker.reconcile(self.plan, only)
+            reader.apply(self.plan, only)
             leased = self._may_deliver(leased_until)
             # Report a partition without a position before the call waits again.
-            found = len(worker.ready) >= least if not columns else worker.pending
-            if late or ((found or (not worker.ready and self._unlocated())) and leased) or self.returns_early:
+            found = len(reader.ready) >= least if not columns else reader.pending
+            if late or ((found or (not reader.ready and self._unlocated())) and leased) or self.returns_early:
                 break
             await self._wait(most, max(0.0, ends - self.engine_loop.now()))
             core.application.waited()
@@ -310,7 +294,7 @@ class Engine:
             # First deliver the records already fetched from the partitions whose reading ended. The next poll checks the group,
             # even if messages still wait.
             core.application.look_again()
-        if not (worker.pending if columns else worker.ready):
+        if not (reader.pending if columns else reader.ready):
             self._raise_unlocated()
             return False
         return leased
@@ -334,95 +318,37 @@ class Engine:
 
         The caller must have read ``leased_until`` before any other check.
         """
-        if self.worker.applied is not self.plan or self.worker.busy:
+        if self.reader.applied is not self.plan:
             return False
         return self.manual or (self.core.assignment.losses == self._losses and self.core.lease.clock() < leased_until)
 
     async def _wait(self, most: int, left_s: float) -> None:
-        """Wait once for a short time: for news of the group or for messages, whichever is more likely to arrive.
-
-        News of the group does not end a wait in the data plane. So when there is nothing to fetch, and during a rebalance, wait
-        for the group. This does not delay the rebalance, and delays messages only briefly.
-        """
-        core, worker = self.core, self.worker
-        slice_s = min(left_s, self.slice_s())
+        """Wait once for a short time: for news of the group or for records."""
         if self.suspended:
-            await self.engine_loop.ring(min(left_s, _REBALANCING_SLICE_S))
+            await self.engine_loop.ring(min(left_s, _SUSPENDED_SLICE_S))
             return
-        if worker.rings:
-            if not worker.pending:
-                await self.engine_loop.ring(min(left_s, SLICE_S))
-            await worker.fetch(most, 0.0)
-            return
-        if not self.manual and (not worker.fetches or core.rebalancing or not self._settled):
-            if not core.application.attention:
-                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.fetches else slice_s)
-            slice_s = 0.0
-        elif not worker.fetches and not self._settled:
-            await self.engine_loop.ring(slice_s)
-            slice_s = 0.0
-        if self.fast_path:
-            self._quiet_until = self.engine_loop.now() + min(left_s, _QUIET_S)
-        try:
-            await worker.fetch(most - len(worker.ready), slice_s)
-        finally:
-            self._quiet_until = 0.0
-
-    def next_wait_s(self) -> float:
-        """Return for how many seconds the data plane may wait again; 0 if the loop has work for this consumer.
-
-        Waiting counts as polling. This method only reads the engine's state, and may run on another thread.
-        """
-        left_s = self._quiet_until - self.engine_loop.now()
-        if left_s <= 0 or self.attention or self.closing or self.returns_early or self.suspended or self.core.rebalancing:
-            return 0.0
-        self.core.application.waited()
-        return min(left_s, self.slice_s())
-
-    def slice_s(self) -> float:
-        """Return the maximum wait in the data plane, in seconds; short while a response of the coordinator is due."""
-        moment, slice_s = self.engine_loop.now(), SLICE_S
-        near_s = self.core.application.response_due_at - moment
-        if -_LONGEST_ANSWER_S < near_s < slice_s:
-            slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
-        # The longer a commit takes, the longer the waits. The outcome is reported at most 5 ms late.
-        age_s = moment - self.commits.asked_at
-        if age_s < _LONGEST_ANSWER_S:
-            slice_s = min(slice_s, max(_COMMIT_SLICE_S, min(age_s, _ANSWER_SLICE_S)))
-        return slice_s
-
-    async def _wait_for_group(self, slice_s: float) -> None:
-        """Wait for the group while the data plane looks up topics; without the look-up, fetches begin up to a second later."""
-        ends = self.engine_loop.now() + slice_s
-        worker = self.worker
-        if isinstance(worker, Worker) and self._expected and not worker.fetches and slice_s > 0:  # noqa: SIM102
-            if await worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
-                self._expected = frozenset()
-        left_s = ends - self.engine_loop.now()
-        if left_s > 0 or slice_s == 0:
-            await self.engine_loop.ring(max(0.0, left_s))
+        if not self.reader.pending:
+            await self.engine_loop.ring(min(left_s, SLICE_S))
+        await self.reader.fetch(most)
 
     def take(self, most: int) -> list[Any]:
         """Return up to ``most`` messages and mark them as delivered.
 
         Call this method directly after :meth:`gather`, with no await in between.
         """
-        return self.worker.take(most)
+        return self.reader.take(most)
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
         """Wait for messages without processing changes of the group, for a poll inside a callback."""
         self._must_not_be_tracked(False)
-        leased_until = self.core.lease.until
-        await self._apply()
-        if not self.worker.ready:
-            wait_s = min(timeout_s, SLICE_S)
-            if self.worker.rings:
-                if wait_s > 0 and not self.worker.pending:
-                    # News of the group is not processed here, so only the bell ends this wait.
-                    await self.engine_loop.bell(wait_s)
-                wait_s = 0.0
-            await self.worker.fetch(most, wait_s)
-        return bool(self.worker.ready) and self._may_deliver(leased_until)
+        leased_until, reader = self.core.lease.until, self.reader
+        reader.apply(self.plan)
+        if not reader.ready:
+            if timeout_s > 0 and not reader.pending:
+                # News of the group is not processed here, so only the bell ends this wait.
+                await self.engine_loop.bell(min(timeout_s, SLICE_S))
+            await reader.fetch(most)
+        return bool(reader.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:
         """Make the current wait, or the next wait, raise :class:`WakeupError`; callable from any thread."""
@@ -437,7 +363,6 @@ class Engine:
         if self.closing:
             raise ClosedError("the consumer is closed")
         await self.engine_loop.wait_idle()
-        await self.worker.idle()
         # The changes are marked as seen only at the end, so that the next call processes them again if a step raises or is
         # interrupted.
         news = core.application.news
@@ -447,7 +372,6 @@ class Engine:
             self._woken = False
             raise WakeupError("wakeup() was called")
         if self.auto.due:
-            await self.catch_up()
             self.auto.rearm()
             self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
         await self._settle()
@@ -471,14 +395,10 @@ class Engine:
                 callback = self._callback(call.phase, partitions)
                 if callback is not None:
                     await self.engine_loop.through(self._called(callback, call.phase, partitions))
-            elif self.worker.applied is not self.plan or self.worker.busy:
-                await self._apply()
+            elif self.reader.applied is not self.plan:
+                self.reader.apply(self.plan)
             else:
                 return not in_phase(self.table, Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING)
-
-    async def _apply(self) -> None:
-        await self.worker.idle()
-        await self.worker.reconcile(self.plan)
 
     def _callback(self, phase: Phase, partitions: Partitions) -> Callback | None:
         callbacks = self.callbacks
@@ -517,20 +437,6 @@ class Engine:
         failures, self._failures = [*self._failures, *self.engine_loop.abandoned()], []
         return failures[0] if failures else None
 
-    async def read_with(self, make: Callable[[], Reader]) -> None:
-        """Replace librdkafka, which must not have delivered any record, by the reader that ``make`` returns."""
-        worker = self.worker
-        assert isinstance(worker, Worker)
-        await worker.idle()
-        assigned = await worker.plane.assignment()
-        if assigned:
-            await worker.plane.unassign(assigned)
-        # No await after this line, so an interrupt leaves exactly one of the two data planes in use.
-        self.worker = make()
-        self._reset = attrs.evolve(self._reset, keeps_epochs=True)
-        self._publish()
-        self.core.application.wake()
-
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
     def _put(self, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
@@ -552,7 +458,7 @@ class Engine:
 
     def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
         """Return whether a record of the current topic, or the error that it has no start, has reached the application."""
-        return one.phase is Phase.UNLOCATED or bool(self.worker.positions({partition: one}))
+        return one.phase is Phase.UNLOCATED or bool(self.reader.positions({partition: one}))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
         """Add partitions to the table."""
@@ -631,12 +537,12 @@ class Engine:
                     self._carry_out(request)
 
     def _facts(self, leaving: bool) -> Facts:
-        assignment, worker, moment = self.core.assignment, self.worker, self.engine_loop.now()
+        assignment, moment = self.core.assignment, self.engine_loop.now()
         waits = {one: value.awaits for one, value in self.table.items() if isinstance(value.awaits, _FinalCommit)}
         return Facts(
             change=assignment.change(),
             held=assignment.held,
-            applied=None if worker.busy else worker.applied.reads,
+            applied=self.reader.applied.reads,
             leaving=leaving,
             committing=frozenset(one for one, wait in waits.items() if wait.pending(moment) and not self._hurry),
             sealed=frozenset(one for one in in_phase(self.table, Phase.RELEASING) if self.stored.sealed(one)),
@@ -663,7 +569,7 @@ class Engine:
                 )
 
     def _may_release(self, partitions: Partitions) -> bool:
-        """Return whether the tracker lets go of partitions that the worker no longer fetches, or its time is over."""
+        """Return whether the tracker lets go of partitions that the reader no longer fetches, or its time is over."""
         tracker, moment = self.tracker, self.engine_loop.now()
         waits = tracker is not None and [one for one in partitions if not tracker.may_release(one, self.table[one].serial)]
         if not waits or self._hurry or (self._release_ends is not None and moment >= self._release_ends):
@@ -676,7 +582,7 @@ class Engine:
         return False
 
     def _commit_before_release(self, partitions: Partitions, called: bool) -> None:
-        """If commits are automatic, commit the finished records of partitions that the worker no longer fetches.
+        """If commits are automatic, commit the finished records of partitions that the reader no longer fetches.
 
         After on_revoke was ``called``, these are the positions that it or another thread stored after the last commit. From
         then on, :meth:`store` accepts no position of these partitions.
@@ -723,36 +629,24 @@ class Engine:
 
     def _ended_readings(self) -> list[TopicPartition]:
         """Return the partitions whose offset is out of range, and whose new start is not being looked up yet."""
-        ended = self.worker.out_of_range
+        ended = self.reader.out_of_range
         return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
     def _look_at_readings(self) -> None:
         """Look up a new start for partitions whose offset is out of range, after their last record was delivered."""
-        for partition, (ended, serial) in self.worker.out_of_range.items():
+        for partition, (ended, serial) in self.reader.out_of_range.items():
             one = self.table.get(partition)
             if one is None or one.serial != serial:
                 continue
-            if one.phase is not Phase.READING or self.worker.waits(partition):
+            if one.phase is not Phase.READING or self.reader.waits(partition):
                 continue
-            if ended.verdict is Verdict.CURRENT:
-                if ended.resume_at is not None and self._reset.reset != NONE:
-                    logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
-                    self._seek({partition: ended.resume_at})
-                    continue
-                if self._reset.reset != NONE:
-                    logger.warning(
-                        "%s continues where auto.offset.reset=%s selects: %s", partition, self._reset.reset, ended.why
-                    )
-                self._put(
-                    PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why
-                )
+            if ended.resume_at is not None and self._reset.reset != NONE:
+                logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
+                self._seek({partition: ended.resume_at})
                 continue
-            # The event names a different offset, so the event belongs to an earlier assignment. librdkafka may have stopped the
-            # current assignment as well, so assign the partition again at its position. If the position is out of range,
-            # another event reports it.
-            delivered = self.worker.positions({partition: one}).get(partition)
-            start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
-            self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
+            if self._reset.reset != NONE:
+                logger.warning("%s continues where auto.offset.reset=%s selects: %s", partition, self._reset.reset, ended.why)
+            self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why)
 
     # -- start offsets --------------------------------------------------------------------------------------------------
 
@@ -903,15 +797,8 @@ class Engine:
         """Whether the consumer reads only up to the last stable offset."""
         return self._reset.read_committed
 
-    async def catch_up(self) -> None:
-        """Move the positions past transaction markers and aborted records; called before positions are committed or shown."""
-        await self.worker.catch_up(self.worker.assigned)
-
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions up to which the application has finished: after delivered records, or as it stored them.
-
-        Call :meth:`catch_up` first.
-        """
+        """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
         if self.tracker is not None:
             return self._tracked(self.tracker)
         if not self._auto_store:
@@ -922,7 +809,7 @@ class Engine:
     def _tracked(self, tracker: RecordTracker) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions up to which the tracker has finished, and the chosen starts of partitions without a record."""
         found = dict(self._starts(self.table, (Origin.CHOSEN, Origin.RESET)))
-        for partition, position in self.worker.positions(self.table).items():
+        for partition, position in self.reader.positions(self.table).items():
             at = tracker.finished(partition, self.table[partition].serial, position)
             if at is not None:
                 found[partition] = at
@@ -931,7 +818,7 @@ class Engine:
         return found
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the application's positions: after the last message, or at the chosen start. Call :meth:`catch_up` first.
+        """Return the application's positions: after the last message, or at the chosen start.
 
         As in librdkafka, a start from the group's commit or from ``auto.offset.reset`` is omitted until the first message.
         """
@@ -941,7 +828,7 @@ class Engine:
         self, partitions: Iterable[TopicPartition], origins: Collection[Origin]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         wanted = {partition: self.table[partition] for partition in partitions if partition in self.table}
-        return {**self._starts(wanted, origins), **self.worker.positions(wanted)}
+        return {**self._starts(wanted, origins), **self.reader.positions(wanted)}
 
     def _starts(self, partitions: Mapping[TopicPartition, Partition], origins: Collection[Origin]) -> Positions:
         starts = {partition: one.start for partition, one in partitions.items() if one.origin in origins}
@@ -977,7 +864,7 @@ class Engine:
 
     def _began_before(self, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
         """Return whether the first record of the present reading is at ``at`` or before."""
-        first = self.worker.began(partition, self.table[partition].serial)
+        first = self.reader.began(partition, self.table[partition].serial)
         return first is not None and first <= at.offset
 
     def store(self, positions: Positions) -> None:
@@ -1014,7 +901,7 @@ class Engine:
             return Entry(at)
         former = one.former_topic_id
         # Until a record of the current topic is delivered, the position belongs to the former topic.
-        of_former = former is not None and not self.worker.positions({partition: one})
+        of_former = former is not None and not self.reader.positions({partition: one})
         return Entry(at, one.ownership, former if of_former else one.topic_id)
 
     def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Ticket | None:
@@ -1101,8 +988,6 @@ class Engine:
 
         A failure is logged, as that of any automatic commit.
         """
-        await self.worker.idle()
-        await self.catch_up()
         commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000), what="the last commit")
         commits = [one.commit for one in self.table.values() if one.commit is not None] if commit is None else [commit]
         ends = self.engine_loop.now() + timeout_s
@@ -1181,7 +1066,7 @@ class Engine:
         self._begin_readings()
         self._publish()
         if self._calling is None:
-            await self._apply()
+            self.reader.apply(self.plan)
         if any(one.needs_look_up for one in self.table.values()):
             self.core.application.wake()
 
@@ -1224,7 +1109,6 @@ class Engine:
         patterns = any(topic.startswith("^") for topic in topics)
         subscription = to_pattern(librdkafka_pattern(topics)) if patterns else to_topics(topics)
         self.core.subscribe_to(subscription)
-        self._expected = frozenset(subscription.topics)
         self.callbacks = callbacks
         self.auto.begin()
         return subscription
@@ -1271,11 +1155,9 @@ class Engine:
 
         If commits are automatic, commit finished records, and wait for this commit, but for at most the session timeout.
         """
-        if self.auto.enabled and partitions:
-            await self.catch_up()
         commit = self._drop(partitions & self.table.keys())
         self._publish()
-        await self._apply()
+        self.reader.apply(self.plan)
         if commit is not None:
             await self.commits.answered(commit, commit.ends)
         if not self.added:
@@ -1297,7 +1179,6 @@ class Engine:
         """Revoke all partitions, before close and unsubscribe; return the first exception of a callback."""
         core = self.core
         await self.engine_loop.wait_idle()
-        await self.worker.idle()
         # This call counts as a poll, because the application waits here, and commits and callbacks may take a long time.
         core.application.waited()
         await self.unassign(self.added)
@@ -1330,7 +1211,6 @@ class Engine:
         failure: CoordinatorError | None = None
         if self.manual:
             await self.engine_loop.wait_idle()
-            await self.catch_up()
             self.stored.seal(self.table)
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))

@@ -49,7 +49,7 @@ from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, GRACE_S, SLICE_S, Engine
 from consumer_coord.consumer.engine_loop import EngineLoop
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller
+from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
@@ -59,7 +59,6 @@ from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.tracking import BlockingTracking, Tracking
 from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
-from consumer_coord.consumer.worker import MOST_READY, Worker
 from consumer_coord.errors import (
     CallbackError,
     ClosedError,
@@ -84,6 +83,8 @@ if TYPE_CHECKING:
 
 logger: Final = get_logger(__name__)
 
+#: Number of messages that a poll decodes at once.
+MOST_READY: Final = 100
 #: Maximum number of non-fatal errors kept for an application that does not poll. Older errors are dropped.
 _MOST_NOTES = 100
 #: confluent-kafka's limit of ``num_messages`` in one ``consume()``.
@@ -97,7 +98,7 @@ _MADE_OF = (
     "_application",
     "_engine",
     "_shared",
-    "_worker",
+    "_reader",
     "_librdkafka",
     "_settings",
     "_lease_clock",
@@ -186,13 +187,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        self._shared = SharedCalls(ThreadAccess(self), self._settings, self._librdkafka, raise_if_any_failed)
+        self._shared = SharedCalls(ThreadAccess(self), self._settings, raise_if_any_failed)
         self._refusals = Refusals(self._librdkafka.settings)
         make = prepared(
             self._settings,
             self,
             self._librdkafka,
-            OnCaller(self._librdkafka) if fetches else None,
+            fetches=fetches,
             call=self._call,
             events=self._between_slices,
             deliveries=self._deliveries,
@@ -201,14 +202,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         )
         parts = self._coordinator.call(lambda: self._made(make))
         self._engine, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
-        self._shared.look_ups = parts.look_ups
-        self._worker = self._engine.worker
-        if isinstance(self._worker, Worker):
-            self._worker.source = self._librdkafka
+        self._reader = self._engine.reader
         self._lease_clock = self._core.lease.clock
         self._outcomes = self._engine.commits
-        #: Whether librdkafka fetched any partition at the last wait.
-        self._fetches = False
         #: The last error that poll reported as a message; iteration raises this error.
         self._failure: CoordinatorError | None = None
         #: The failure that ended this member; None until poll has reported the failure.
@@ -259,8 +255,6 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and yield the turn to other threads."""
-        if self._shared.look_ups is not None and self._librdkafka.is_open:
-            await BlockingCall.on_caller(self._librdkafka.serve)
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_back(callback, await completed(what, self._engine))
@@ -340,16 +334,16 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             leased_until = self._core.lease.until
             if self._outcomes.news:
                 self._report_outcomes()
-            ready = self._worker.ready
+            ready = self._reader.ready
             if not ready and not self._calls and self._engine.fast_path:
                 # The usual case: there are messages, and nothing else is pending.
                 timeout = self._look(1, MOST_READY, timeout)
-                ready = self._worker.ready
+                ready = self._reader.ready
                 if timeout == 0 and not ready and self._quiet is application.news:
                     self._user = 0
                     return None
             if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
-                ready = self._worker.ready if self._gather(1, MOST_READY, timeout) else self._errors
+                ready = self._reader.ready if self._gather(1, MOST_READY, timeout) else self._errors
                 if not ready:
                     self._user = 0
                     return None
@@ -372,19 +366,19 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 return self._poll_inside(num_messages, timeout)
             self._user = me
             mine = True
-            worker, application = self._worker, self._application
+            reader, application = self._reader, self._application
             application.polls += 1
             if num_messages and self._quiet is application.news and not self._outcomes.unreported:
                 timeout = self._wait_quietly(timeout)
             leased_until = self._core.lease.until
             if self._outcomes.news:
                 self._report_outcomes()
-            if len(worker.ready) < num_messages and not self._calls and self._engine.fast_path:
+            if len(reader.ready) < num_messages and not self._calls and self._engine.fast_path:
                 timeout = self._look(num_messages, num_messages, timeout)
-                if timeout == 0 and not worker.ready and self._quiet is application.news:
+                if timeout == 0 and not reader.ready and self._quiet is application.news:
                     self._user = 0
                     return []
-            ready = worker.ready
+            ready = reader.ready
             enough = len(ready) >= num_messages or (timeout == 0 and ready)
             if not (enough and num_messages and self._nothing_else(leased_until)) and not self._gather(
                 num_messages, num_messages, timeout
@@ -394,7 +388,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._user = 0
                 self._errors = rest
                 return messages
-            ready = worker.ready
+            ready = reader.ready
             if len(ready) <= num_messages:
                 messages, rest = list(ready), deque()
             else:
@@ -403,7 +397,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._user = 0
             self._deliveries.last[me] = delivered
-            worker.ready = rest
+            reader.ready = rest
             return messages
         except BaseException:
             self._fail_call(me, mine, timeout)
@@ -427,100 +421,62 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         application = self._core.application
         return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
 
-    def _pull(self, most: int, wait_s: float = 0.0) -> None:
-        """Make up to ``most`` messages ready; after an out-of-range offset, make the next poll look up a start."""
-        worker = self._worker
-        self._quiet = False
-        worker.pull(most, wait_s)
-        if not worker.rings and worker.out_of_range:
-            self._application.look_again()
-
     def _wait_quietly(self, timeout: float | None) -> float:
-        """Wait once for a message, because the last wait found no other work; return the remaining time, in seconds."""
+        """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds."""
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
         # makes few calls, and touches few objects.
-        application, worker, quiet = self._application, self._worker, self._quiet
-        began = time.monotonic()
-        if timeout is None or not 0 <= timeout <= SLICE_S or (self._fetches and began + timeout >= application.response_due_at):
-            if timeout == 0:
-                # Nobody has looked for messages, so this poll may not end here.
-                self._quiet = False
+        application, reader, quiet = self._application, self._reader, self._quiet
+        if timeout is None or not 0 <= timeout <= SLICE_S:
             return FOREVER_S if timeout is None else timeout
-        waited_s = timeout
+        began = time.monotonic()
         # If the wait is interrupted, this value remains, so the next poll checks everything.
         self._quiet = False
-        if timeout and not self._fetches:
+        if timeout:
             self._wait_for_bell(timeout)
-        if isinstance(worker, Worker):
-            worker.pull(MOST_READY, timeout if self._fetches else 0.0, once=True)
-        elif worker.pending:
-            worker.pull(MOST_READY)
+        if reader.pending:
+            reader.pull(MOST_READY)
         else:
-            worker.sweep()
-        if not self._fetches:
-            waited_s = min(timeout, time.monotonic() - began)
+            reader.sweep()
+        waited_s = min(timeout, time.monotonic() - began)
         application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
-        if not worker.rings and worker.out_of_range:
-            application.look_again()
-        elif not worker.ready:
+        if not reader.ready:
             self._quiet = quiet
-        self._serve()
+        if self._librdkafka.reported:
+            application.look_again()
         return timeout - waited_s
 
     def _wait_for_bell(self, timeout: float) -> None:
-        """Wait for news of the group, or for records of this package's Fetch; neither can end a wait of librdkafka."""
+        """Wait for news of the group, or for records."""
         application = self._application
         application.bell.clear()
-        if not (application.attention or self._worker.pending):
+        if not (application.attention or self._reader.pending):
             application.bell.wait(timeout)
 
-    def _serve(self) -> None:
-        """Make the next step on the loop call the callbacks for librdkafka's events."""
-        if self._shared.look_ups is not None:
-            self._librdkafka.serve()
-        if self._librdkafka.reported:
-            self._application.look_again()
-
     def _look(self, least: int, most: int, timeout: float | None) -> float:
-        """Take available messages; if ``least`` are not ready, wait for them. Return the remaining time, in seconds."""
-        news, worker, application = self._application.news, self._worker, self._application
-        if worker.rings or timeout == 0 or not self._librdkafka.dry:
-            began = time.monotonic()
-            self._pull(most)
-            if worker.ready:
-                application.poll_times.record(began, application.calls)
-            if self._librdkafka.reported:
-                application.look_again()
-            if not worker.ready and self._engine.fast_path and not self._calls:
-                self._quiet = news
-        left_s = FOREVER_S if timeout is None else timeout
-        return left_s if left_s == 0 or len(worker.ready) >= least else self._wait(least, most, timeout)
+        """Make messages ready, and wait until there are ``least``, other work is pending, or ``timeout`` ends.
 
-    def _wait(self, least: int, most: int, timeout: float | None) -> float:
-        """Wait until ``least`` messages are ready, other work is pending, or ``timeout`` ends; return the remaining seconds."""
-        application, worker = self._application, self._worker
+        Return the remaining time, in seconds.
+        """
+        application, reader = self._application, self._reader
         began = time.monotonic()
         left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
         ends = began + left_s
-        # A wait in librdkafka is for records alone; every other wait is for the bell.
-        self._fetches = worker.fetches and not worker.rings
         while True:
             news = application.news
-            slice_s = min(left_s, self._engine.slice_s())
-            if not self._fetches:
-                self._wait_for_bell(slice_s)
-                slice_s = 0.0
-            self._pull(most, slice_s)
-            self._serve()
-            left_s = ends - time.monotonic()
+            self._quiet = False
+            reader.pull(most)
+            if self._librdkafka.reported:
+                application.look_again()
             if self._outcomes.news and left_s > 0:
                 self._report_outcomes()
             fast = self._engine.fast_path
-            self._quiet = news if fast and not worker.ready and not self._calls else False
-            if left_s <= 0 or len(worker.ready) >= least or not fast:
+            self._quiet = news if fast and not reader.ready and not self._calls else False
+            if left_s <= 0 or len(reader.ready) >= least or not fast:
                 application.poll_times.record(began, application.calls)
                 return max(0.0, left_s)
+            self._wait_for_bell(min(left_s, SLICE_S))
             application.waited()
+            left_s = ends - time.monotonic()
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""
@@ -534,7 +490,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 ready = self._on_loop(lambda: self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
                 if self._then:
                     self._on_loop(self._do_what_callbacks_asked)
-                    ready = ready and not self._closed and bool(self._worker.ready)
+                    ready = ready and not self._closed and bool(self._reader.ready)
                 return ready
         except CallbackError as error:
             raise_cause(error)
@@ -907,13 +863,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             try:
                 if self._metrics_push is not None:
                     await self._metrics_push.close(max(0.0, ends - time.monotonic()) * 1000)
-                await self._engine.worker.close()
+                await self._engine.reader.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000, leave_group=leave_group)
             except Exception:
                 self._closed = True
                 raise
-            finally:
-                await BlockingCall.on_caller(self._librdkafka.close)
             self._closed = True
         if failure is not None:
             raise failure
@@ -945,17 +899,9 @@ class ThreadAccess:
     def finish(self) -> None:
         self._consumer._finish_in_order()
 
-    def use(self, work: Callable[[Engine], T], *, caught_up: bool = False) -> Done[T]:
+    def use(self, work: Callable[[Engine], T]) -> Done[T]:
         consumer = self._consumer
-
-        def use() -> T:
-            worker = consumer._engine.worker
-            # As Engine.catch_up, but without a step on the loop.
-            if caught_up and isinstance(worker, Worker) and worker.assigned and not worker.busy:
-                worker.passed(consumer._librdkafka.positions_now(worker.assigned))
-            return work(consumer._engine)
-
-        return Done(consumer._use(use))
+        return Done(consumer._use(lambda: work(consumer._engine)))
 
     def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Done[T]:
         return Done(self._consumer._run(lambda: work(self._consumer._engine)))
@@ -967,9 +913,6 @@ class ThreadAccess:
     def beside(self, work: Callable[[Engine], Coroutine[Any, Any, T]], limit_ms: float | None = None) -> Done[T]:
         with drop_in_exceptions():
             return Done(self._consumer._coordinator.call(lambda: work(self._consumer._engine), limit_ms))
-
-    def ask(self, question: Callable[[Any], T]) -> Done[T]:
-        return Done(self._consumer._in_turn(lambda: question(self._consumer._librdkafka.handle)))
 
     def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> Done[CommitResult]:
         engine, bell = self._consumer._engine, Bell()

@@ -72,13 +72,13 @@ class HealthWatch:
 
     async def look(self, limit_s: float) -> Health:
         """Return the health now; see :func:`~consumer_coord.health.judging.judge`. With librdkafka, wait about a second."""
-        if self._engine.worker.log_ends() is None:
+        if self._engine.reader.log_ends() is None:
             await self._ask()
         return self.judged(limit_s)
 
     def judged(self, limit_s: float) -> Health:
         """Return the health by what is known without a request; of librdkafka's partitions, by the last answers of leaders."""
-        ends = self._engine.worker.log_ends()
+        ends = self._engine.reader.log_ends()
         facts = self._facts(self._answers if ends is None else ends)
         health = judge(facts, limit_s)
         waits = {(one.topic, one.partition): one.owed is not Owed.NO for one in health.partitions}
@@ -126,7 +126,7 @@ class HealthWatch:
         )
 
     def _positions(self, table: Mapping[TopicPartition, Partition]) -> Mapping[TopicPartition, int]:
-        return self._engine.worker.reached(table)
+        return self._engine.reader.reached(table)
 
     def _note_positions(
         self, table: Mapping[TopicPartition, Partition], reached: Mapping[TopicPartition, int], moment: float

@@ -8,7 +8,6 @@ from typing import Any
 from consumer_coord.confluent.cluster_metadata import to_cluster_metadata
 from consumer_coord.confluent.rows import Row, Rows, looked_up_rows, milliseconds, partition_of, position_of
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, Listed, list_offsets
 from consumer_coord.net.connection import Versioned
 from consumer_coord.offsets import OFFSET_INVALID
@@ -23,9 +22,8 @@ class LookUps:
     Timeouts are in seconds; None and negative ones mean ``default.api.timeout.ms``.
     """
 
-    def __init__(self, engine: Engine, reader: Reader) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reader = reader
 
     def _deadline(self, timeout: float | None) -> Deadline:
         limit_ms = milliseconds(timeout)
@@ -43,7 +41,7 @@ class LookUps:
         """
         partition = partition_of(row)
         if cached:
-            return self._reader.watermarks(partition) or (OFFSET_INVALID, OFFSET_INVALID)
+            return self._engine.reader.watermarks(partition) or (OFFSET_INVALID, OFFSET_INVALID)
         deadline = self._deadline(timeout)
         low = (await self._listed({partition: EARLIEST}, deadline)).complete()
         high = (await self._listed({partition: LATEST}, deadline)).complete()

@@ -29,7 +29,7 @@ def readings(engine: Engine) -> Iterator[Reading]:
     """Yield the metrics of a consumer that have a value; the most numerous, those of partitions, last."""
     for name, value in engine.core.metrics().items():
         yield from _reading(_full_name(name), value)
-    for name, value in engine.worker.fetch_metrics().items():
+    for name, value in engine.reader.fetch_metrics().items():
         yield from _reading(f"{_PREFIX}fetch.manager.{_dotted(name)}", value)
     cluster = engine.core.cluster
     traffic = {broker: found for broker in cluster.brokers() if (found := cluster.traffic(broker)) is not None}
@@ -91,7 +91,7 @@ def _connections(traffic: Mapping[Broker, Traffic]) -> Iterator[Reading]:
 
 
 def _lags(engine: Engine) -> Iterator[tuple[tuple[str, int], float]]:
-    ends = engine.worker.log_ends() or {}
+    ends = engine.reader.log_ends() or {}
     positions = engine.positions(ends)
     for partition, end in ends.items():
         at = positions.get(partition)

@@ -23,6 +23,8 @@ from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
+Positions = Mapping[TopicPartition, OffsetAndMetadata]
+
 
 class Phase(enum.Enum):
     """The state of an assigned partition between its assignment and its revocation."""
@@ -31,7 +33,7 @@ class Phase(enum.Enum):
     LOCATING = "locating"  # the offset to start from is being looked up
     UNLOCATED = "unlocated"  # the look-up was refused, or auto.offset.reset is none; the application must receive the error
     READING = "reading"
-    STOPPING = "stopping"  # the group revokes the partition; the worker must stop fetching the partition first
+    STOPPING = "stopping"  # the group revokes the partition; the reader must stop fetching the partition first
     COMMITTING = "committing"  # the last commit is in flight; on_revoke follows
     REVOKED = "revoked"  # on_revoke is due, or runs; the partition can no longer be kept
     RELEASING = "releasing"  # on_revoke was called; the positions stored since the last commit are being committed
@@ -39,7 +41,7 @@ class Phase(enum.Enum):
 
 
 class PartitionEvent(enum.Enum):
-    """An event that concerns a partition, caused by the group, the broker, the worker or the application."""
+    """An event that concerns a partition, caused by the group, the broker, the reader or the application."""
 
     ADD = "add"
     REVOKE = "revoke"
@@ -203,7 +205,7 @@ class Partition:
 
 @attrs.frozen
 class Read:
-    """The worker's view of one partition; ``on`` is false while the partition must not be fetched."""
+    """The reader's view of one partition; ``on`` is false while the partition must not be fetched."""
 
     serial: int
     start: OffsetAndMetadata | None
@@ -237,22 +239,3 @@ def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
     if "awaits" not in changes and (to is not partition.phase or (to is Phase.LOCATING and "serial" in changes)):
         changes["awaits"] = None
     return attrs.evolve(partition, phase=to, **changes)
-
-
-class Verdict(enum.Enum):
-    """The decision about an event of the data plane that reports an out-of-range offset."""
-
-    CURRENT = "current"  # the event is about the current reading: auto.offset.reset determines a new start
-    DOUBTFUL = "doubtful"  # the event names another offset, so it is about an earlier assignment: assign the partition again
-    STALE = "stale"  # the partition is not read
-
-
-def judge(event_offset: int, current_offset: int | None) -> Verdict:
-    """Decide whether an out-of-range event belongs to the current reading.
-
-    librdkafka also delivers such events of earlier assignments, and an event has no number that identifies its assignment.
-    ``current_offset`` is the offset from which the partition is read now, or None when the partition is not read.
-    """
-    if current_offset is None:
-        return Verdict.STALE
-    return Verdict.CURRENT if event_offset == current_offset else Verdict.DOUBTFUL

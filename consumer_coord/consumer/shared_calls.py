@@ -27,7 +27,6 @@ from consumer_coord.confluent.rows import (
     position_of,
     rows,
     to_commit,
-    to_native,
     to_rows,
     to_store,
 )
@@ -37,7 +36,7 @@ from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.callback_types import Callback, Callbacks
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, RetriableError
 from consumer_coord.group.commits import Entry
@@ -50,7 +49,6 @@ from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
-    from consumer_coord.consumer.look_ups import LookUps
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
 
@@ -79,8 +77,8 @@ class Access(Protocol):
     def finish(self) -> None:
         """Count the last records of this caller as finished, unless it handles an exception."""
 
-    def use(self, work: Callable[[Engine], T], *, caught_up: bool = False) -> Awaitable[T]:
-        """Call a function in the caller's turn; if ``caught_up``, after :meth:`Engine.catch_up`."""
+    def use(self, work: Callable[[Engine], T]) -> Awaitable[T]:
+        """Call a function in the caller's turn."""
 
     def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Run a coroutine on the loop, in the caller's turn."""
@@ -94,9 +92,6 @@ class Access(Protocol):
         ``limit_ms`` is the coroutine's own time limit; None stands for ``default.api.timeout.ms``.
         """
 
-    def ask(self, question: Callable[[Any], T]) -> Awaitable[T]:
-        """Call a function with librdkafka's handle, in the caller's turn, where the handle may block."""
-
     def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> Awaitable[CommitResult]:
         """Commit and wait for the response, also while another caller has the turn."""
 
@@ -104,18 +99,13 @@ class Access(Protocol):
 class SharedCalls:
     """The calls of one consumer, and the state that only they have."""
 
-    def __init__(
-        self, access: Access, settings: Config, librdkafka: Librdkafka, raise_failures: Callable[[CommitResult], None]
-    ) -> None:
+    def __init__(self, access: Access, settings: Config, raise_failures: Callable[[CommitResult], None]) -> None:
         """Keep the way to the engine; ``raise_failures`` raises the error of a commit, or returns."""
         self._access = access
         self._settings = settings
-        self._librdkafka = librdkafka
         self._raise_failures = raise_failures
         #: What the application subscribed to.
         self.subscribed: TopicSubscription = NOTHING
-        #: Look-ups without librdkafka; None while librdkafka fetches the records.
-        self.look_ups: LookUps | None = None
         #: Whether the running on_assign has called ``assign`` before; reset before each callback.
         self.took_part: bool = False
 
@@ -239,7 +229,7 @@ class SharedCalls:
             if entries is None:
                 wanted = to_commit(message, offsets)
                 if wanted is None:
-                    wanted = await access.use(Engine.finished, caught_up=True)
+                    wanted = await access.use(Engine.finished)
                 if not wanted:
                     if asynchronous or offsets == []:
                         return None
@@ -273,7 +263,7 @@ class SharedCalls:
         """Return the positions after the last delivered messages; ``OFFSET_INVALID`` before the first message."""
         self._access.opened()
         wanted = [partition_of(row) for row in self._access.given(partitions)]
-        found = await self._access.use(lambda engine: engine.positions(wanted), caught_up=True)
+        found = await self._access.use(lambda engine: engine.positions(wanted))
         return [native(partition, found.get(partition)) for partition in wanted]
 
     async def seek(self, partition: Row) -> None:
@@ -308,31 +298,20 @@ class SharedCalls:
         """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
         self._access.opened()
         (row,) = self._access.given([partition])
-        if (look_ups := self.look_ups) is not None:
-            return await self._access.beside(lambda _: look_ups.watermarks(row, timeout, cached), milliseconds(timeout))
-        limit, asked = {} if timeout is None else {"timeout": timeout}, to_native(row)
-        found: tuple[int, int] | None = await self._access.ask(
-            lambda handle: handle.get_watermark_offsets(asked, cached=cached, **limit)
-        )
-        return found
+        return await self._access.beside(lambda engine: LookUps(engine).watermarks(row, timeout, cached), milliseconds(timeout))
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
         self._access.opened()
         wanted = self._access.given(partitions)
-        if (look_ups := self.look_ups) is not None:
-            return await self._access.beside(lambda _: look_ups.offsets_for_times(wanted, timeout), milliseconds(timeout))
-        asked, limit = [to_native(row) for row in wanted], [] if timeout is None else [timeout]
-        found: Rows = await self._access.ask(lambda handle: handle.offsets_for_times(asked, *limit))
-        return found
+        return await self._access.beside(
+            lambda engine: LookUps(engine).offsets_for_times(wanted, timeout), milliseconds(timeout)
+        )
 
     async def list_topics(self, topic: str | None, timeout: float) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
         self._access.opened()
-        if (look_ups := self.look_ups) is not None:
-            return await self._access.beside(lambda _: look_ups.list_topics(topic, timeout), milliseconds(timeout))
-        named = {} if topic is None else {"topic": topic}
-        return await self._access.ask(lambda handle: handle.list_topics(timeout=timeout, **named))
+        return await self._access.beside(lambda engine: LookUps(engine).list_topics(topic, timeout), milliseconds(timeout))
 
     async def cluster_id(self, timeout: float) -> str | None:
         """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""
@@ -374,8 +353,6 @@ class SharedCalls:
         engine, config = self._access.opened(), self._settings.coordinator
         with kafka_exceptions():
             engine.check_may_commit_in_transaction()
-            if engine.manual and self.look_ups is None:
-                return await self._access.ask(lambda handle: handle.consumer_group_metadata())
             if engine.manual:
                 return group_metadata.unfenced(config.group_id)
             state = await self._access.beside(lambda engine: engine.core.hold_joins(), config.rebalance_timeout_ms)
@@ -386,10 +363,10 @@ class SharedCalls:
         self._access.opened()
         if not isinstance(username, str) or not isinstance(password, str):
             raise TypeError("set_sasl_credentials expects two strings: username and password")
-        self._librdkafka.set_sasl_credentials(username, password)
 
         async def use(engine: Engine) -> None:
             engine.core.cluster.use_credentials(username, password)
+            engine.reader.use_credentials(username, password)
 
         await self._access.beside(use)
 

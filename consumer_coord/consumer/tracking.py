@@ -71,7 +71,7 @@ class Tracking:
             engine.core.application.polls += 1
             ready = await engine.gather(1, most, timeout_s, only=only, tracked=True)
             # No await between the check and the sink, or the return of the caller: the records still belong to this member.
-            messages = engine.take(len(engine.worker.ready)) if ready else []
+            messages = engine.take(len(engine.reader.ready)) if ready else []
             if sink is not None:
                 sink(messages)
             return messages

@@ -340,7 +340,7 @@ class Calls:
     def look_for_stranded(self, engine: Engine, plane: FetchWitness, paused: Collection[TopicPartition]) -> None:
         """Check between two polls that every owned partition is fetched, is ``paused``, or waits for a position."""
         self.note_proof(engine.core)
-        if engine.core.application.attention or engine.worker.busy:
+        if engine.core.application.attention:
             return
         moment = self._process.time()
         odd = {}
@@ -364,12 +364,12 @@ class Calls:
             return None if engine.looks_up(partition) else "waits for a position that nothing looks up"
         if reading is None:
             # The end of fetching is handled after the last fetched record was delivered.
-            fetched = one.fetched and not engine.worker.waits(partition)
+            fetched = one.fetched and not engine.reader.waits(partition)
             return "has a position, but is not fetched" if fetched else None
         if not one.fetched:
             return "must not be read, but the data plane reads it"
         # The event that reports the position as out of range may still be on its way to the application.
-        ended = partition in engine.worker.out_of_range
+        ended = partition in engine.reader.out_of_range
         if reading.stopped and not ended and not plane.has_event(partition):
             return "is out of range, but no new offset is looked up"
         return None

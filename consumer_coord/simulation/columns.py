@@ -18,6 +18,7 @@ from consumer_coord.columns import ArrowColumns
 from consumer_coord.consumer.reading.chunks import ReadingEvent
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.fetch import Fetcher
 from consumer_coord.offsets import partition_of_message
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Violation
@@ -118,18 +119,24 @@ class FetchWitness:
 
     reader: Reader
 
+    @property
+    def _fetcher(self) -> Fetcher:
+        fetcher = self.reader._fetcher
+        assert isinstance(fetcher, Fetcher)
+        return fetcher
+
     def reading(self, partition: TopicPartition) -> _Reading | None:
         """Return how a partition is fetched now."""
         reading = self.reader._readings.get(partition)
         if reading is None or not reading.on:
             return None
-        state = self.reader._fetcher._states.get(partition)
+        state = self._fetcher._states.get(partition)
         return _Reading(state is not None and state.stopped)
 
     def has_event(self, partition: TopicPartition) -> bool:
         """Return whether an event about a partition waits for delivery, or its Fetches begin again after one."""
         reader = self.reader
-        fetched = (item.value.partition for item in reader._fetcher._buffer._ready if item.state.stopped)
+        fetched = (item.value.partition for item in self._fetcher._buffer._ready if item.state.stopped)
         if partition in fetched or any(one.at == partition for one in reader._queue if isinstance(one, ReadingEvent)):
             return True
         reading = reader._readings.get(partition)

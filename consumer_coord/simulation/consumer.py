@@ -56,7 +56,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
     @property
     def witness(self) -> FetchWitness:
         """What is fetched, for checkers."""
-        reader = self.engine.worker
+        reader = self.engine.reader
         assert isinstance(reader, Reader)
         return FetchWitness(reader)
 

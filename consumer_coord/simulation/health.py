@@ -116,7 +116,7 @@ class HealthRule:
             # Retention removed the position, and the member continues where its reset policy says.
             return None
         # A new reading begins anew for the member, too; and to pass the records of an aborted transaction is progress.
-        cursor = consumer.engine.worker.cursors.get(holding.partition)
+        cursor = consumer.engine.reader.cursors.get(holding.partition)
         return _Stuck(offset, (value.serial, value.phase, value.start, cursor and cursor.next), 0.0)
 
     @staticmethod

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
-from consumer_coord.consumer.librdkafka.plane import Threaded
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
 from tests.support.waiting import eventually_async
 from tests.support.white_box import coordinator_of
@@ -171,34 +168,6 @@ def test_an_end_of_partition_event_cannot_be_committed(kafka: EmbeddedKafka) -> 
             assert event.error() is not None
             with pytest.raises(ValueError, match="Cannot commit offsets"):
                 await member.commit(event)
-
-    asyncio.run(main())
-
-
-def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
-    """A call starts when the thread has just finished, and the task that waited for the thread is cancelled."""
-    going_on = threading.Event()
-    ended = threading.Event()
-
-    def fetch(most: int, wait_s: float) -> list[str]:
-        assert going_on.wait(60)
-        ended.set()
-        return ["message"]
-
-    librdkafka: Any = SimpleNamespace(fetch_now=fetch, take=lambda most: [], dry=False, close=lambda: None, is_open=True)
-
-    async def main() -> None:
-        plane = Threaded(librdkafka)
-        arrived: list[str] = []
-        waiting = asyncio.create_task(plane.fetch(1, 1.0, arrived.extend))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        going_on.set()
-        assert await asyncio.to_thread(ended.wait, 20)
-        await plane.wait_idle()
-        assert arrived == ["message"]
-        await plane.close()
 
     asyncio.run(main())
 

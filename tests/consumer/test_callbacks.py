@@ -16,9 +16,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer import turns
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.partitions import Origin
+from consumer_coord.consumer.partitions import Origin, Plan
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
-from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.apply_changes import Holder, apply_changes, run_through
 from consumer_coord.group.assignment import AssignmentState
@@ -444,15 +443,18 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         looked_up.append(_LookUp())
         return looked_up[-1]
 
-    class Plane:
-        async def wait_idle(self) -> None:
-            """Return at once: every call has ended when it returns."""
+    class Starts:
+        """A reader that only notes where partitions start."""
 
-        async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-            assigned.update(positions)
+        applied = Plan()
+        out_of_range: Mapping[TopicPartition, Any] = {}
 
-        def held_up(self, positions: object) -> bool:
-            return False
+        def apply(self, plan: Plan) -> None:
+            self.applied = plan
+            assigned.update({one: read.start for one, read in plan.reads.items() if read.on and read.start is not None})
+
+        def positions(self, table: object) -> dict[TopicPartition, OffsetAndMetadata]:
+            return {}
 
     async def nothing() -> None:
         """Yield no events, as without a callback in progress."""
@@ -468,10 +470,9 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         look_up=start,
     )
     home: Any = SimpleNamespace(now=lambda: 0.0, wait_idle=nothing, abandoned=list)
-    worker = Worker(cast("Any", Plane()), lambda error: False)
     unused: Any = None
     reset = ResetPolicy("earliest", read_committed=True)
-    engine = Engine(member, worker, home, reset=reset, call=unused, events=nothing)
+    engine = Engine(member, cast("Any", Starts()), home, reset=reset, call=unused, events=nothing)
     partition = TopicPartition("t", 0)
 
     state.publish(1, {partition})

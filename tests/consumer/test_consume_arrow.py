@@ -258,15 +258,12 @@ def name_of(task: Path) -> str:
         return ""
 
 
-@needs_librdkafka
 def test_a_consumer_of_columns_has_no_thread_of_librdkafka(kafka: EmbeddedKafka) -> None:
     before = threads_of_librdkafka()
     with member(kafka) as one:
         one.subscribe(["orders"])
-        assert threads_of_librdkafka() > before
         read([one], lambda got: len(got) == 4 * COUNT)
         assert threads_of_librdkafka() <= before
-        # Calls for which librdkafka is needed create its handle again.
         assert set(one.list_topics("orders", timeout=DEADLINE_S).topics) == {"orders"}
         assert one.get_watermark_offsets(row(1), timeout=DEADLINE_S) == (0, COUNT)
         produce(kafka, "orders", {1: [1]})
@@ -295,8 +292,7 @@ def test_an_asyncio_consumer_of_columns_has_no_thread_of_librdkafka(kafka: Embed
     asyncio.run(main())
 
 
-@needs_librdkafka
-def test_callbacks_for_the_events_of_librdkafka_are_still_called(kafka: EmbeddedKafka) -> None:
+def test_callbacks_of_the_settings_are_called(kafka: EmbeddedKafka) -> None:
     reports: list[str] = []
     with member(kafka, **{"statistics.interval.ms": 50, "stats_cb": reports.append}) as one:
         one.subscribe(["orders"])
@@ -327,12 +323,12 @@ def test_messages_and_columns_share_the_positions(kafka: EmbeddedKafka) -> None:
 
 
 @needs_librdkafka
-def test_columns_do_not_come_after_messages_of_librdkafka(kafka: EmbeddedKafka) -> None:
-    with consumer(kafka, librdkafka_enable=True) as one:
+def test_librdkafka_has_no_columns(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
         one.subscribe(["orders"])
-        assert one.poll(DEADLINE_S) is not None
-        with pytest.raises(IllegalStateError, match=r"librdkafka has fetched messages.*librdkafka\.enable"):
+        with pytest.raises(IllegalStateError, match=r"librdkafka fetches the records.*librdkafka\.enable"):
             one.consume_arrow(timeout=0)
+        assert one.poll(DEADLINE_S) is not None
 
 
 def test_a_callback_may_not_read(kafka: EmbeddedKafka) -> None:
@@ -431,7 +427,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             attention=False,
             table={at: value},
             core=SimpleNamespace(application=application, cluster=None),
-            worker=SimpleNamespace(positions=lambda partitions: {at: OffsetAndMetadata(now.position)}),
+            reader=SimpleNamespace(positions=lambda partitions: {at: OffsetAndMetadata(now.position)}),
         )
         left = await bounds.look(engine)
         return at in left, bounds.reached

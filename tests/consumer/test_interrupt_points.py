@@ -1,7 +1,7 @@
 """A signal handler that raises at any point of poll, consume, commit, a revocation or close loses nothing.
 
-The consumer, its engine and its coordinator are real, on an embedded Kafka. Messages come from a model of librdkafka's handle
-with endless records, or from the package's own Fetch.
+The consumer, its engine and its coordinator are real, on an embedded Kafka. With librdkafka, a thread of its own calls the
+handle, and no signal handler runs there.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import cimpl
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.support.consumer.embedded import BROKER, consumer, produce
-from tests.support.consumer.handle import EndlessHandle
 from tests.support.consumer.signal_points import interrupted
-from tests.support.white_box import coordinator_of, data_plane, librdkafka
+from tests.support.white_box import coordinator_of, data_plane
 
 PARTITIONS = 3
 
@@ -39,16 +37,12 @@ def more(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", dict.fromkeys(range(PARTITIONS), range(IN_BATCH)))
 
 
-@pytest.fixture(params=["librdkafka", "own Fetch"])
-def reads(request: pytest.FixtureRequest, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The setting for one way of reading messages."""
-    if request.param == "librdkafka":
-        monkeypatch.setattr(cimpl, "Consumer", EndlessHandle)
-    else:
-        for _ in range(AHEAD):
-            more(kafka)
-    # Small responses and little read-ahead, so that the partitions take turns.
-    return {"librdkafka_enable": request.param == "librdkafka", "max_partition_fetch_bytes": 1, "queued_min_messages": 10}
+@pytest.fixture
+def reads(kafka: EmbeddedKafka) -> dict[str, Any]:
+    """Small responses and little read-ahead, so that the partitions take turns."""
+    for _ in range(AHEAD):
+        more(kafka)
+    return {"max_partition_fetch_bytes": 1, "queued_min_messages": 10}
 
 
 class Reading:
@@ -100,8 +94,7 @@ def _at_every_point(call: Callable[[int], str | None], *, step: int = 1, least: 
 def reading(kafka: EmbeddedKafka, reads: dict[str, Any]) -> Iterator[Reading]:
     with consumer(kafka, auto_commit_interval_ms=20, heartbeat_interval_ms=1_000, **reads) as one:
         one.subscribe(["orders"])
-        own = not reads["librdkafka_enable"]
-        reading = Reading(one, (lambda: more(kafka)) if own else lambda: None)
+        reading = Reading(one, lambda: more(kafka))
         reading.all_are_read(None)
         yield reading
 
@@ -129,7 +122,6 @@ def test_a_poll_after_one_that_found_nothing(reading: Reading) -> None:
 
     def poll(at: int) -> str | None:
         reading.take(one.consume(len(data_plane(one).ready), 0.05), None)
-        librdkafka(one).dry = True
         with interrupted(at) as points:
             message = one.poll(0.05)
         if points.raised_at is not None:
@@ -213,7 +205,6 @@ def test_close(kafka: EmbeddedKafka, reads: dict[str, Any]) -> None:
         with interrupted(at) as points:
             one.close(5)
         one.close(5)
-        assert not reads["librdkafka_enable"] or librdkafka(one).handle.closed, points.raised_at
         assert kafka.group_state("billing") in ("Empty", "Dead", None), points.raised_at
         return points.raised_at
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import attrs
 import pytest
 from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from consumer_coord.confluent import KafkaError, KafkaException, TopicPartition
-from consumer_coord.consumer.deliveries import Span
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, OffLoop
-from consumer_coord.consumer.partitions import Plan, Read
-from consumer_coord.consumer.worker import Worker
-from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.topic_partition import TopicPartition as Partition
+from consumer_coord.consumer.librdkafka.handle import Librdkafka
 
 T = TypeVar("T")
 
@@ -121,7 +114,7 @@ def test_a_question_that_could_not_be_sent_is_asked_again_after_two_seconds(
     plane: Librdkafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_000.0]
-    monkeypatch.setattr("consumer_coord.consumer.librdkafka.plane.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("consumer_coord.consumer.librdkafka.handle.time", SimpleNamespace(monotonic=lambda: clock[0]))
     _handle(plane).error = KafkaError._TRANSPORT
     assert not plane.learn(["a"])
     _handle(plane).error = None
@@ -139,96 +132,3 @@ def test_a_topic_that_does_not_exist_is_asked_for_again(plane: Librdkafka) -> No
     assert plane.learn(["later"])
     assert plane.learn(["later"])
     assert _handle(plane).asked == ["later", "later"]
-
-
-def _start(worker: Worker, *topics: str, offset: int = 0, epoch: int = -1) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Begin to read partition 0 of these topics; return the calls of librdkafka's handle."""
-    calls: list[tuple[str, list[tuple[str, int]]]] = _handle_of(worker).calls
-    calls.clear()
-    begun = {
-        Partition(topic, 0): Read(number, OffsetAndMetadata(offset, epoch), on=True) for number, topic in enumerate(topics)
-    }
-    asyncio.run(worker.reconcile(Plan({**worker.applied.reads, **begun})))
-    return list(calls)
-
-
-class AtOnce(OffLoop):
-    """A variant that makes every call at once, on the loop's thread."""
-
-    def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.set_result(function())
-        return done
-
-
-def _switch_off(worker: Worker, topic: str) -> None:
-    partition = Partition(topic, 0)
-    off = attrs.evolve(worker.applied.reads[partition], on=False)
-    asyncio.run(worker.reconcile(Plan({**worker.applied.reads, partition: off})))
-
-
-def _handle_of(worker: Worker) -> Any:
-    assert isinstance(worker.plane, AtOnce)
-    return worker.plane._kafka.handle
-
-
-@pytest.fixture
-def idle(plane: Librdkafka) -> Worker:
-    """Return a worker that reads a and b from offset 7, and has found no records."""
-    worker = Worker(AtOnce(plane), lambda error: False)
-    _start(worker, "a", "b", offset=7)
-    asyncio.run(worker.fetch(1, 0.001))
-    return worker
-
-
-def test_a_new_topic_does_not_wait_for_two_fetches_of_idle_partitions(idle: Worker) -> None:
-    assert _start(idle, "c") == [
-        ("unassign", [("a", 0), ("b", 0)]),
-        ("ask", [("c", 0)]),
-        ("assign", [("c", 0)]),
-        ("assign", [("a", 7), ("b", 7)]),
-    ]
-    assert set(idle.assigned) == {Partition("a", 0), Partition("b", 0), Partition("c", 0)}
-    _switch_off(idle, "c")
-    assert _start(idle, "c") == [("assign", [("c", 0)])], "librdkafka knows the topic"
-
-
-def test_a_paused_partition_is_not_assigned_again_for_a_new_topic(idle: Worker) -> None:
-    _switch_off(idle, "a")
-    assert ("unassign", [("b", 0)]) in _start(idle, "c")
-
-
-def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(idle: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(rows: list[TopicPartition]) -> None:
-        raise KafkaException(KafkaError(KafkaError._FATAL))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_handle_of(idle), "incremental_assign", refuse)
-        with pytest.raises(KafkaException):
-            _start(idle, "c")
-    _handle_of(idle).assignment = list
-    _handle_of(idle).position = lambda rows: rows
-    _handle_of(idle).calls.clear()
-    asyncio.run(idle.reconcile(idle.applied))
-    assert ("assign", [("a", 7), ("b", 7), ("c", 0)]) in _handle_of(idle).calls
-
-
-@pytest.mark.parametrize("wait_s", [0.0, 0.001])
-def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Worker, wait_s: float) -> None:
-    _handle_of(idle).waiting = [Span(Partition("a", 0), 7)]
-    asyncio.run(idle.fetch(1, wait_s))
-    assert _start(idle, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
-
-
-def test_a_topic_whose_epoch_librdkafka_checks_is_not_asked_for(idle: Worker) -> None:
-    assert _start(idle, "c", epoch=3) == [("assign", [("c", 0)])]
-
-
-def test_the_end_of_an_idle_partition_is_not_reported_again_for_a_new_topic() -> None:
-    plane = Librdkafka({"group.id": "g", "enable.partition.eof": "true"})
-    real, plane.handle = plane.handle, Handle()
-    worker = Worker(AtOnce(plane), lambda error: False)
-    _start(worker, "a")
-    asyncio.run(worker.fetch(1, 0.001))
-    assert _start(worker, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
-    real.close()

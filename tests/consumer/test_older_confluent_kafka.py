@@ -15,7 +15,7 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaError, events
-from consumer_coord.consumer.librdkafka import plane
+from consumer_coord.consumer.librdkafka import handle
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import LIBRDKAFKA
 from tests.support.environments import needs_librdkafka
@@ -46,7 +46,7 @@ def test_an_error_is_a_message_where_confluent_kafka_cannot_create_one(monkeypat
 def test_a_setting_that_the_installed_version_does_not_know_is_named_with_the_one_that_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plane, "LIBRDKAFKA", LIBRDKAFKA | {"setting.of.a.newer.version"})
+    monkeypatch.setattr(handle, "LIBRDKAFKA", LIBRDKAFKA | {"setting.of.a.newer.version"})
     installed = re.escape(confluent_kafka.__version__)
     says = rf"setting.of.a.newer.version needs a newer confluent-kafka: the installed version {installed} .* version 2.16 does"
     with pytest.raises(ConfigurationError, match=says):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from consumer_coord.consumer.partitions import (
     ABSENT,
@@ -15,9 +13,7 @@ from consumer_coord.consumer.partitions import (
     PartitionEvent,
     Phase,
     Refused,
-    Verdict,
     after,
-    judge,
     moved,
     read_of,
 )
@@ -78,14 +74,3 @@ def test_a_phase_ends_its_pending_work() -> None:
     assert moved(one, Phase.LOCATING, serial=one.serial + 1).awaits is None, "the look-up is for a former start"
     taken = _in(Phase.TAKEN, awaits=look_up)
     assert moved(taken, Phase.TAKEN, serial=one.serial + 1).awaits is look_up, "the callback is still due"
-
-
-@given(st.integers(-1_001, 1_000), st.none() | st.integers(0, 1_000))
-def test_an_event_of_another_offset_never_ends_a_reading(offset: int, current_offset: int | None) -> None:
-    verdict = judge(offset, current_offset)
-    if current_offset is None:
-        assert verdict is Verdict.STALE
-    elif offset == current_offset:
-        assert verdict is Verdict.CURRENT
-    else:
-        assert verdict is Verdict.DOUBTFUL

@@ -11,20 +11,14 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import Message
-from consumer_coord.consumer.librdkafka.plane import Librdkafka
-from consumer_coord.consumer.partitions import Plan, Read
-from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
 from consumer_coord.fetch import Fetcher, FetchStart
-from consumer_coord.group.apply_changes import run_through
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
-from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
-from tests.support.white_box import coordinator_of, data_plane, librdkafka, waits_quietly
+from tests.support.white_box import coordinator_of, data_plane, waits_quietly
 
 COUNT = 60
 
@@ -87,68 +81,6 @@ def _takes_the_short_way(one: GroupConsumer) -> bool:
     return coordinator_of(one).application.polls == polls + 1
 
 
-class _Handle:
-    """A substitute for confluent_kafka.Consumer that returns the waiting messages."""
-
-    def __init__(self) -> None:
-        self.waiting: list[str] = []
-
-    def poll(self, timeout: float) -> str | None:
-        return next(iter(self.consume(1, timeout)), None)
-
-    def consume(self, most: int, timeout: float) -> list[str]:
-        taken, self.waiting = self.waiting[:most], self.waiting[most:]
-        return taken
-
-
-def test_a_wait_that_a_message_ends_takes_what_came_with_it() -> None:
-    plane = Librdkafka({"group.id": "g"})
-    real, plane.handle = plane.handle, _Handle()
-    assert plane.fetch_now(3, 1.0) == []
-    plane.handle.waiting = ["a", "b", "c", "d", "e"]
-    assert plane.dry
-    assert plane.fetch_now(3, 1.0) == ["a", "b", "c"]
-    assert plane.fetch_now(1, 1.0) == ["d"]
-    real.close()
-
-
-class _Plane:
-    """A data plane that records the names of the calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "held_up":
-            return lambda positions: False
-
-        async def called(*_: object) -> dict[PartitionOf, OffsetAndMetadata]:
-            self.calls.append(name)
-            return {}
-
-        return called
-
-
-def test_a_call_that_came_to_its_end_leaves_nothing_to_put_right() -> None:
-    plane: Any = _Plane()
-    worker = Worker(plane, lambda error: False)
-    one, at = PartitionOf("orders", 0), OffsetAndMetadata(0)
-    plans = {
-        "starts": Plan({one: Read(1, at, on=True)}),
-        "a seek": Plan({one: Read(2, at, on=True)}),
-        "a pause": Plan({one: Read(2, at, on=False)}),
-        "resumes": Plan({one: Read(2, at, on=True)}),
-        "ends": Plan(),
-    }
-    for step, plan in plans.items():
-        run_through(worker.reconcile(plan))
-        assert plane.calls[0] == "wait_idle", step
-        assert set(plane.calls[1:]) & {"assign", "unassign"}, step
-        plane.calls.clear()
-        run_through(worker.reconcile(plan))
-        assert plane.calls == [], step
-
-
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -156,18 +88,6 @@ def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> N
         assert _positions(one) == _next_offsets(messages)
         messages += one.consume(10, 5)
         assert _positions(one) == _next_offsets(messages), "consume continues where poll ended"
-
-
-@needs_librdkafka
-def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: EmbeddedKafka) -> None:
-    with consumer(kafka, enable_auto_commit=False) as one:
-        one.subscribe(["orders"])
-        assert len(take(one, 2 * COUNT)) == 2 * COUNT
-        # An interrupt between the two halves of a call leaves this state.
-        data_plane(one).interrupt()
-        librdkafka(one).unassign([PartitionOf("orders", 0)])
-        one.commit(asynchronous=False)
-        assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}
 
 
 def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: EmbeddedKafka) -> None:
@@ -183,29 +103,6 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
         one.wakeup()
         with pytest.raises(WakeupError):
             one.poll(DEADLINE_S)
-
-
-@needs_librdkafka
-def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-    fetch = Librdkafka.fetch_now
-
-    def producing(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
-        waits.append(wait_s)
-        if len(waits) == 2:
-            produce(kafka, "orders", {0: ["late"]})
-        return fetch(self, most, wait_s)
-
-    with consumer(kafka, enable_auto_commit=False) as one:
-        one.subscribe(["orders"])
-        take(one, 2 * COUNT)
-        _until_a_poll_finds_nothing(one)
-        monkeypatch.setattr(Librdkafka, "fetch_now", producing)
-        message = one.poll(DEADLINE_S)
-        assert message is not None
-        assert message.value() == b"late"
 
 
 def test_a_consume_that_finds_too_few_messages_keeps_them(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,41 +219,6 @@ def test_unsubscribing_drops_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
         assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
 
 
-@needs_librdkafka
-def test_waits_for_messages_are_short_while_a_commit_is_under_way(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``on_commit`` is called between two waits: a long wait would delay it by up to 0.1 s."""
-    told: list[object] = []
-    asked: list[int] = []
-    #: Whether the outcome of a commit was pending, and the length of each wait for messages.
-    waits: list[tuple[bool, float]] = []
-    fetch = Librdkafka.fetch_now
-
-    def noting(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
-        waits.append((len(told) < len(asked), wait_s))
-        return fetch(self, most, wait_s)
-
-    def on_commit(error: object, _: object) -> None:
-        told.append(error)
-
-    with consumer(kafka, enable_auto_commit=False, heartbeat_interval_ms=3_000, on_commit=on_commit) as one:
-        one.subscribe(["orders"])
-        take(one, 2 * COUNT)
-        monkeypatch.setattr(Librdkafka, "fetch_now", noting)
-        for offset in range(20):
-            asked.append(offset)
-            one.commit(offsets=[row(0, offset)])
-            eventually(lambda: len(told) == len(asked), step=one.poll_and_keep)
-        eventually(
-            lambda: [wait_s for under_way, wait_s in waits if not under_way and wait_s > 0.005],
-            "a wait longer than 5 ms",
-            step=lambda: one.poll(0.1),
-        )
-    assert told == [None] * 20
-    assert max(wait_s for under_way, wait_s in waits if under_way) <= 0.005
-
-
 #: No heartbeat, whose response may announce a rebalance, is due during the test.
 _RARE: Mapping[str, Any] = {"session.timeout.ms": 300_000, "heartbeat.interval.ms": 200_000}
 
@@ -366,40 +228,6 @@ def _is_quiet(one: GroupConsumer) -> bool:
     return waits_quietly(one)
 
 
-@needs_librdkafka
-def test_a_quiet_poll_asks_librdkafka_once_and_nothing_else() -> None:
-    with (
-        EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka,
-        consumer(kafka, **_RARE) as one,
-    ):
-        one.subscribe(["orders"])
-        eventually(lambda: _is_quiet(one), "a poll after which only a message is expected")
-        plane, calls = librdkafka(one), 0
-        real = plane.handle
-
-        class Counted:
-            def poll(self, timeout: float) -> Any:
-                nonlocal calls
-                calls += 1
-                return real.poll(timeout)
-
-        plane.handle = Counted()
-
-        def calls_of_three_polls() -> int:
-            before = calls
-            assert [one.poll(0.01) for _ in range(3)] == [None] * 3
-            return calls - before
-
-        try:
-            # After a join, heartbeats are early, and a poll that waits for one of them waits in slices.
-            eventually(lambda: calls_of_three_polls() == 3, "one wait in librdkafka for each poll")
-        finally:
-            plane.handle = real
-        produce(kafka, "orders", {0: range(3)})
-        assert len(take(one, 3)) == 3
-
-
-@needs_librdkafka
 def test_a_consumer_with_nothing_to_fetch_waits_quietly_and_for_the_group() -> None:
     with (
         EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka,
@@ -411,33 +239,23 @@ def test_a_consumer_with_nothing_to_fetch_waits_quietly_and_for_the_group() -> N
         eventually(lambda: _is_quiet(one), "a quiet poll without a partition to fetch")
         produce(kafka, "orders", {0: range(3)})
         assert [one.poll(0.01) for _ in range(5)] == [None] * 5
-        application, plane = coordinator_of(one).application, librdkafka(one)
-        bell, handle = application.bell, plane.handle
-        waits: list[tuple[str, float]] = []
+        application, waits = coordinator_of(one).application, list[float]()
+        bell = application.bell
 
         class RungBell(Bell):
             def wait(self, timeout_s: float | None = None) -> bool:
                 assert timeout_s is not None
-                waits.append(("the group", timeout_s))
+                waits.append(timeout_s)
                 application.wake()
                 assert super().wait(DEADLINE_S), "news end the wait"
                 return True
 
-        class Recorded:
-            def poll(self, timeout: float) -> Any:
-                waits.append(("a message", timeout))
-                return handle.poll(timeout)
-
-            def consume(self, most: int, timeout: float) -> list[Message]:
-                messages: list[Message] = handle.consume(most, timeout)
-                return messages
-
-        application.bell, plane.handle = RungBell(), Recorded()
+        application.bell = RungBell()
         try:
             one.poll(0.1)
         finally:
-            application.bell, plane.handle = bell, handle
-        assert waits[:2] == [("the group", 0.1), ("a message", 0)]
+            application.bell = bell
+        assert waits[:1] == [0.1]
         one.resume(one.assignment())
         assert len(take(one, 3)) == 3
 

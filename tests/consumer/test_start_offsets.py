@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -182,84 +181,6 @@ def test_a_manual_assignment_without_a_policy_reports_an_offset_out_of_range(kaf
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
 
-@needs_librdkafka
-@pytest.mark.behaviour(55)
-@pytest.mark.parametrize("between", ["a pause drops it", "an interrupt drops it", "a pause after it arrived"])
-def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, between: str) -> None:
-    """librdkafka reports it only once.
-
-    A pause may drop the queued event, and an interrupt may drop an event that a call took.
-    """
-    produce(kafka, "orders", {0: range(5)})
-    with consumer(kafka, auto_offset_reset="by_duration:PT1H") as one:
-        one.subscribe(["orders"])
-        assert len(take(one, 5)) == 5
-        one.seek(row(0, 1_000))
-        (event,) = data_plane(one).consume(1, DEADLINE_S)
-        assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
-        if between == "a pause drops it":
-            one.pause([row(0)])
-            one.resume([row(0)])
-        elif between == "an interrupt drops it":
-            data_plane(one).interrupt()
-        else:
-            data_plane(one).arrived([event])
-            one.pause([row(0)])
-            assert one.poll(0) is None
-            one.resume([row(0)])
-        assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
-
-
-@needs_librdkafka
-@pytest.mark.behaviour(55)
-@pytest.mark.parametrize("policy", ["latest", "earliest", "none"])
-def test_an_event_about_a_former_position_is_ignored(kafka: EmbeddedKafka, policy: str) -> None:
-    """librdkafka delivers such an event even if the partition was assigned or sought elsewhere since."""
-    produce(kafka, "orders", {0: range(5)})
-    with consumer(kafka, auto_offset_reset=policy) as one:
-        one.commit(offsets=[row(0, 0), row(1, 0)], asynchronous=False)
-        one.subscribe(["orders"])
-        assert len(take(one, 5)) == 5
-        one.seek(row(0, 1_000))
-        (event,) = data_plane(one).consume(1, DEADLINE_S)
-        one.seek(row(0, 2))
-        data_plane(one).arrived([event])
-        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
-
-
-@needs_librdkafka
-def test_equal_events_of_two_former_assignments_are_ignored(kafka: EmbeddedKafka) -> None:
-    """librdkafka assigns the partition again at the next poll, and reports the offset if that is out of range."""
-    produce(kafka, "orders", {0: range(3)})
-    with consumer(kafka, auto_offset_reset="latest") as one:
-        one.commit(offsets=[row(0, 0), row(1, 0)], asynchronous=False)
-        one.subscribe(["orders"])
-        assert len(take(one, 3)) == 3
-        one.seek(row(0, 1_000))
-        (event,) = data_plane(one).consume(1, DEADLINE_S)
-        one.seek(row(0, 1))
-        data_plane(one).arrived([event])
-        one.pause([row(0)])
-        data_plane(one).arrived([event])
-        one.resume([row(0)])
-        data_plane(one).arrived([event])
-        assert [message.offset() for message in take(one, 2)] == [1, 2]
-
-
-@needs_librdkafka
-@pytest.mark.parametrize("start", [2, OFFSET_BEGINNING])
-def test_an_event_without_an_offset_restarts_a_partition_at_its_position(kafka: EmbeddedKafka, start: int) -> None:
-    """librdkafka reports a failed look-up in this way, for example for a topic that was deleted and created again."""
-    produce(kafka, "orders", {0: range(5)})
-    unknown = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-    event = SimpleNamespace(error=lambda: unknown, topic=lambda: "orders", partition=lambda: 0, offset=lambda: None)
-    with consumer(kafka) as one:
-        one.assign([row(0, start)])
-        one.seek(row(0, start))
-        data_plane(one).arrived([event])
-        assert [message.offset() for message in take(one, 3)] == ([2, 3, 4] if start == 2 else [0, 1, 2])
-
-
 @pytest.mark.behaviour(55)
 def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one:
@@ -270,18 +191,6 @@ def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(
         eventually(lambda: data_plane(one).out_of_range, "the offset is out of range")
         eventually(lambda: not data_plane(one).out_of_range, step=one.poll_and_keep)
     assert _committed(kafka)[0] == 5, "no record was read"
-
-
-@needs_librdkafka
-def test_an_event_of_no_partition_is_delivered(kafka: EmbeddedKafka) -> None:
-    """librdkafka is not authorized for the group either, and may be the first to report it."""
-    refused = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
-    event = SimpleNamespace(error=lambda: refused, topic=lambda: None, partition=lambda: None, offset=lambda: None)
-    with consumer(kafka) as one:
-        data_plane(one).arrived([event])
-        message = one.poll(0)
-        assert message is not None
-        assert message.error() is refused
 
 
 @pytest.mark.behaviour(55)
@@ -360,20 +269,6 @@ def test_without_a_policy_an_offset_out_of_range_is_reported_until_a_seek(
         for _ in range(2):
             with pytest.raises(NoOffsetError, match="orders-0"):
                 take(one, 1)
-        one.seek(row(0, 2))
-        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
-
-
-@needs_librdkafka
-def test_a_seek_repairs_what_an_interrupt_left_of_a_partition_whose_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
-    produce(kafka, "orders", {0: range(5)})
-    with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
-        one.commit(offsets=[row(0, 1_000), row(1, 0)], asynchronous=False)
-        one.subscribe(["orders"])
-        with pytest.raises(NoOffsetError, match="orders-0"):
-            take(one, 1)
-        # A signal handler raised in a call of librdkafka.
-        data_plane(one).interrupt()
         one.seek(row(0, 2))
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 

@@ -11,7 +11,7 @@ from tests.test_structure import ROOT, module_name, parsed, tracked_files
 
 #: Files that a reader creates, and those of confluent-kafka's test suite.
 NOT_OURS = {
-    *("consume.py", "produce.py", "service.py", "test_billing.py"),
+    *("consume.py", "produce.py", "service.py", "test_billing.py", "worker.py"),
     *("integration_test.py", "test_transactions.py", "test_Consumer.py", "test_Wakeable.py", "test_log.py"),
     *("test_misc.py", "test_oauth_cb.py"),
 }

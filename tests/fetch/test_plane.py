@@ -8,8 +8,8 @@ from typing import Any
 
 from consumer_coord.config import Config, CoordinatorConfig
 from consumer_coord.consumer.partitions import Plan, Read
+from consumer_coord.consumer.reading.chunks import OutOfRange
 from consumer_coord.consumer.reading.reader import Reader
-from consumer_coord.consumer.worker import OutOfRange
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition

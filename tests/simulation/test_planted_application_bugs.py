@@ -34,7 +34,7 @@ def _deliver_under_a_new_lease(patch: Patch) -> None:
     """A buffered record of an ownership that has ended is delivered, because the member has joined again since."""
 
     def may_deliver(self: Engine, leased_until: float) -> bool:
-        return self.worker.applied is self.plan and not self.worker.busy and not self.suspended
+        return self.reader.applied is self.plan and not self.suspended
 
     patch.setattr(Engine, "_may_deliver", may_deliver)
 
@@ -59,7 +59,7 @@ def _keep_what_was_reported_revoked(patch: Patch) -> None:
     def looking(self: Engine, leaving: bool) -> Any:
         back = in_phase(self.table, Phase.REVOKED) & self.core.assignment.held - self.core.assignment.change().revoked
         for partition in frozenset() if leaving else back:
-            at = self.worker.positions({partition: self.table[partition]}).get(partition, self.table[partition].start)
+            at = self.reader.positions({partition: self.table[partition]}).get(partition, self.table[partition].start)
             self._put(PartitionEvent.KEEP, [partition], start=at)
         return look(self, leaving)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,8 +15,7 @@ from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.engine_loop import EngineLoop
-from consumer_coord.consumer.partitions import Plan
-from consumer_coord.consumer.worker import Worker
+from consumer_coord.consumer.reading.reader import PartitionReading, Reader
 from consumer_coord.group import error_steps as answers
 from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState
@@ -32,7 +31,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import SyncGroupRequestAssignment
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.support.simulation.planting import assert_found
+from tests.support.simulation.planting import assert_found, former
 
 SEEDS = range(60)
 
@@ -125,7 +124,7 @@ def _lose_what_waits_when_a_call_is_left(patch: Patch) -> None:
         try:
             return await gather(self, least, most, timeout_s, **only)
         except BaseException:
-            self.worker.ready.clear()
+            self.reader.ready.clear()
             raise
 
     patch.setattr(Engine, "gather", careless)
@@ -135,7 +134,7 @@ def _hand_out_twice(patch: Patch) -> None:
     """The last message of a batch stays in the queue."""
 
     def take(self: Engine, most: int) -> list[Any]:
-        ready = self.worker.ready
+        ready = self.reader.ready
         taken = [ready.popleft() for _ in range(min(most, len(ready)))]
         if len(taken) > 3:
             ready.appendleft(taken[-1])
@@ -182,25 +181,25 @@ def _do_not_count_waiting_as_polling(patch: Patch) -> None:
 
 def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
-    assign = Worker._assign
+    include = former(Reader, "_include")
 
-    async def once(self: Worker, gone: set[Any], fresh: set[Any]) -> None:
-        await assign(self, gone, {one for one in fresh if self.cursors[one].next is None})
+    def once(self: Reader, partition: TopicPartition, reading: PartitionReading) -> None:
+        if not reading.serial:
+            include(self, partition, reading)
 
-    patch.setattr(Worker, "_assign", once)
+    patch.setattr(Reader, "_include", once)
 
 
 def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
     """The fetched records of a partition outlive its revocation."""
-    take_over = Worker._take_over
+    end = former(Reader, "_end")
 
-    def forgetful(self: Worker, plan: Plan) -> set[TopicPartition]:
+    def forgetful(self: Reader, gone: Collection[TopicPartition]) -> None:
         ready = self.ready
-        gone = take_over(self, plan)
+        end(self, gone)
         self.ready = ready
-        return gone
 
-    patch.setattr(Worker, "_take_over", forgetful)
+    patch.setattr(Reader, "_end", forgetful)
 
 
 def _be_stuck_since_the_last_join(patch: Patch) -> None:

@@ -31,7 +31,7 @@ def _take_fetched_records_for_delivered_ones(patch: Patch) -> None:
     """Records that wait for the application are not owed."""
 
     def reached(self: Reader, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
-        ends = self.log_ends()
+        ends = self.log_ends() or {}
         return {one: at.fetched for one, at in ends.items() if one in table and at.fetched is not None}
 
     patch.setattr(Reader, "reached", reached)

@@ -90,8 +90,8 @@ def _hand_out_rows_backwards(patch: Patch) -> None:
     """A call that makes two messages ready returns the later one first."""
     pull = Reader.pull
 
-    def backwards(self: Reader, most: int, wait_s: float = 0.0) -> None:
-        pull(self, most, wait_s)
+    def backwards(self: Reader, most: int) -> None:
+        pull(self, most)
         if len(self.ready) == 2:
             self.ready.reverse()
 

@@ -161,9 +161,9 @@ def _skip_a_row(patch: Patch) -> None:
     pull = Reader.pull
     count = 0
 
-    def careless(self: Reader, most: int, wait_s: float = 0.0) -> None:
+    def careless(self: Reader, most: int) -> None:
         nonlocal count
-        pull(self, most, wait_s)
+        pull(self, most)
         count += len(self.ready) > 2
         if len(self.ready) > 2 and count % 11 == 0:
             del self.ready[1]

@@ -6,17 +6,15 @@ of a consumer; ``tests/test_structure.py`` checks this.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
-from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.consumer.reading.reader import Reader
-from consumer_coord.consumer.worker import Worker
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.threads.background import Runtime
 from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
@@ -26,66 +24,36 @@ from tests.support.waiting import eventually
 
 @attrs.frozen
 class DataPlaneOf:
-    """What a consumer has fetched, with this package's own Fetch or with librdkafka."""
+    """What a consumer has fetched."""
 
-    worker: Worker | Reader
+    reader: Reader
 
     @property
     def assigned(self) -> Collection[TopicPartition]:
         """The partitions that are fetched."""
-        return self.worker.assigned
+        return self.reader.assigned
 
     @property
     def ready(self) -> Sequence[Any]:
         """The messages that have not been delivered yet, in order."""
-        return self.worker.ready
+        return self.reader.ready
 
     @property
     def out_of_range(self) -> Collection[TopicPartition]:
         """The partitions whose offset is not in the log, and that have no new position yet."""
-        return self.worker.out_of_range
+        return self.reader.out_of_range
 
     def read_ahead(self, count: int) -> Sequence[Any]:
         """Make messages ready until there are ``count``, as a poll does, and return them."""
-        eventually(lambda: len(self.ready) >= count, step=lambda: self.worker.pull(count))
+        eventually(lambda: len(self.ready) >= count, step=lambda: self.reader.pull(count))
         return self.ready
 
     def lose(self, count: int) -> None:
         """Take messages without the consumer's knowledge, as an interrupted call does."""
-        worker = self.worker
-        if isinstance(worker, Worker):
-            assert len(self.consume(count, 30)) == count
-            self.interrupt()
-            return
-        eventually(lambda: worker.ready, step=lambda: worker.pull(1))
-        chunk: Any = worker.items()[0]
+        reader = self.reader
+        eventually(lambda: reader.ready, step=lambda: reader.pull(1))
+        chunk: Any = reader.items()[0]
         assert chunk.rows.take(count)
-
-    def consume(self, most: int, within_s: float) -> list[Any]:
-        """Take messages from librdkafka without the consumer's knowledge."""
-        messages: list[Any] = []
-        worker = self.librdkafkas
-        with contextlib.suppress(TimeoutError):
-            eventually(
-                lambda: len(messages) == most,
-                step=lambda: messages.extend(worker.source.take(most - len(messages))),
-                within_s=within_s,
-            )
-        return messages
-
-    @property
-    def librdkafkas(self) -> Worker:
-        """The worker of a consumer that reads with librdkafka."""
-        assert isinstance(self.worker, Worker)
-        return self.worker
-
-    def arrived(self, messages: Sequence[Any]) -> None:
-        """Add messages of librdkafka to those that wait, as a fetch that returned them does."""
-        self.librdkafkas.arrived(list(messages))
-
-    def interrupt(self) -> None:
-        """Set the state that a call of librdkafka leaves behind when a signal handler raises."""
-        self.librdkafkas.busy = True
 
 
 def waits_quietly(consumer: GroupConsumer) -> bool:
@@ -95,12 +63,12 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
 
 def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer."""
-    return DataPlaneOf(consumer._worker)
+    return DataPlaneOf(consumer._reader)
 
 
 def next_offset(consumer: GroupConsumer | AsyncGroupConsumer, partition: TopicPartition) -> int | None:
     """Return the offset from which the next record of a partition will be decoded."""
-    cursor = consumer._shared._access.opened().worker.cursors.get(partition)
+    cursor = consumer._shared._access.opened().reader.cursors.get(partition)
     return None if cursor is None else cursor.next
 
 

@@ -69,7 +69,6 @@ async def completed(event: Any, engine: Engine) -> Any:
     """Return an event of librdkafka; if it is the JSON of the statistics, with the group's metrics."""
     if not isinstance(event, str):
         return event
-    await engine.catch_up()
     statistics: dict[str, Any] = json.loads(event)
     topics = statistics.setdefault("topics", {})
     for about in topics.values():
@@ -78,7 +77,7 @@ async def completed(event: Any, engine: Engine) -> Any:
         about = topics.setdefault(partition.topic, {"topic": partition.topic, "partitions": {}})
         number = partition.partition
         row = about["partitions"].setdefault(str(number), {"partition": number, **_NEW_PARTITION})
-        if queues := engine.worker.queues(partition):
+        if queues := engine.reader.queues(partition):
             row |= {"unknown": False, "fetch_state": "active" if one.fetched else "stopped", **queues}
         _complete(row, partition, one, engine)
     statistics["cgrp"] = _group(statistics.get("cgrp", {}), engine)
@@ -96,7 +95,7 @@ def _drop_phantoms(about: dict[str, Any], engine: Engine) -> None:
 
 def _complete(row: dict[str, Any], partition: TopicPartition, one: Partition, engine: Engine) -> None:
     confirmed = engine.core.commits.confirmed.get(partition, _INVALID)
-    position = engine.worker.positions({partition: one}).get(partition)
+    position = engine.reader.positions({partition: one}).get(partition)
     delivered = _INVALID if position is None else position.offset
     committed = confirmed if confirmed >= 0 or one.committed is None else one.committed.offset
     stored = engine.stored.position(partition)

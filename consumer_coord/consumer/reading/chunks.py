@@ -9,12 +9,14 @@ decoding neither loses nor repeats records.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
+from consumer_coord.columns.rows import Kept
 from consumer_coord.consumer.deliveries import Delivered
+from consumer_coord.consumer.messages import MESSAGES
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchedRecords
 from consumer_coord.offsets import OffsetAndMetadata
@@ -48,15 +50,28 @@ class Cursor(NamedTuple):
         return OffsetAndMetadata(self.next, self.epoch)
 
 
+@attrs.frozen
+class OutOfRange:
+    """Why a reading ended: its offset is not in the log."""
+
+    why: str
+    #: The position at which reading may continue after a truncation, if the fetcher reports this position.
+    resume_at: OffsetAndMetadata | None = None
+
+
 @attrs.define(eq=False)
 class ReadingEvent:
-    """An event between the chunks: at the offset ``start``, the log ended, or (with a ``failure``) cannot be read."""
+    """An event between the chunks: at the offset ``start``, the log ended, or (with a ``failure``) cannot be read.
 
-    at: TopicPartition
+    An event of librdkafka is a ``message``, and has no partition if it is about a broker.
+    """
+
+    at: TopicPartition | None
     start: int
     #: The number of the Fetches that brought the event.
     serial: int
     failure: CoordinatorError | None = None
+    message: Any = None
     #: Whether the application has received it.
     told: bool = False
 
@@ -107,6 +122,14 @@ class Chunk:
         """Size of the record batches, in bytes."""
         return len(self.records.records)
 
+    def decode(self, position: int, kept: Kept) -> Any:
+        """Return the next step of messages from a position on; raise UnreadableRecordError if there are none."""
+        return MESSAGES.decode(self.decoder(position), kept)
+
+    def ends_with(self, rows: Any) -> bool:
+        """Return whether no record follows these rows in the chunk."""
+        return self.decoder(rows.next_offset).exhausted
+
     def decoder(self, position: int) -> CompletedFetch:
         """Return a decoder at a position inside this chunk."""
         if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != position:
@@ -122,7 +145,48 @@ class Chunk:
         return self._decoder
 
 
-Item = Chunk | ReadingEvent
+class _MessageRows:
+    """Messages of librdkafka, with the methods of decoded rows."""
+
+    def __init__(self, messages: Sequence[Any], position: int, next_offset: int) -> None:
+        self._left = deque(messages)
+        self.position = position if self._left else next_offset
+        self.next_offset = next_offset
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def take(self, most: int) -> list[Any]:
+        """Remove and return up to ``most`` messages."""
+        taken = [self._left.popleft() for _ in range(min(most, len(self._left)))]
+        self.position = taken[-1].offset() + 1 if self._left else self.next_offset
+        return taken
+
+
+@attrs.define(eq=False)
+class MessageChunk:
+    """Messages of one partition that librdkafka has fetched, and the position behind them. It cannot become columns."""
+
+    at: TopicPartition
+    serial: int
+    start: int
+    end: int
+    epoch: int
+    messages: Sequence[Any]
+    #: Size of the values, in bytes.
+    size: int
+    rows: Any = None
+
+    def decode(self, position: int, kept: Kept) -> Any:
+        """Return the messages from a position on, as rows."""
+        return _MessageRows([one for one in self.messages if one.offset() >= position], position, self.end)
+
+    def ends_with(self, rows: Any) -> bool:
+        """Return whether no record follows these rows in the chunk."""
+        return True
+
+
+Item = Chunk | MessageChunk | ReadingEvent
 
 
 class Decoding:
@@ -130,7 +194,7 @@ class Decoding:
 
     def __init__(
         self,
-        items: Iterable[Item],
+        items: Iterable[Chunk | ReadingEvent],
         cursors: Mapping[TopicPartition, Cursor],
         columns: Columns,
         max_records: int,
@@ -150,7 +214,7 @@ class Decoding:
         self.beyond: set[TopicPartition] = set()
         #: The reason why decoding stopped before the next records, and the chunk or event.
         self.failure: CoordinatorError | None = None
-        self.failed: Item | None = None
+        self.failed: Chunk | ReadingEvent | None = None
         self._left = deque(items)
         self._before = cursors
         self._max_records = max_records
@@ -162,7 +226,7 @@ class Decoding:
         if not self._left or self.records >= self._max_records or self._bytes_left <= 0 or self.failure is not None:
             return False
         item = self._left[0]
-        if isinstance(item, ReadingEvent):
+        if not isinstance(item, Chunk):
             self._left.popleft()
             self.failure, self.failed = item.failure, item
             return True

@@ -1,4 +1,4 @@
-"""The fetched records of one consumer, from this package's own Fetch requests: one queue, read as messages or as columns.
+"""The fetched records of one consumer, by Fetch requests or by librdkafka: one queue, read as messages or as columns.
 
 Theory of operation
 -------------------
@@ -34,10 +34,10 @@ from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.columns.rows import Rows, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine_loop import EngineLoop
-from consumer_coord.consumer.messages import MESSAGES, eof_message, error_message
-from consumer_coord.consumer.partitions import Partition, Plan, Read, Verdict
-from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Item, ReadingEvent
-from consumer_coord.consumer.worker import OutOfRange
+from consumer_coord.consumer.messages import eof_message, error_message
+from consumer_coord.consumer.partitions import Partition, Plan, Read
+from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Item, MessageChunk, OutOfRange, ReadingEvent
+from consumer_coord.consumer.reading.source import MessageSource
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, LogEnd, Stopped, StopReason
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -90,20 +90,31 @@ class Reader:
     Only one caller at a time may use it, but for what its docstring allows to any thread.
     """
 
-    #: Every arrival rings the bell, and no call is ever left in doubt: see :class:`~consumer_coord.consumer.worker.Worker`.
-    rings = True
-    busy = False
+    def __init__(
+        self,
+        core: ConsumerCoordinator,
+        config: Config,
+        engine_loop: EngineLoop,
+        source: Callable[[Callable[[], None]], MessageSource] | None = None,
+    ) -> None:
+        """Fetch nothing yet, and then with Fetch requests. Call :meth:`serve` before the first plan.
 
-    def __init__(self, core: ConsumerCoordinator, config: Config, engine_loop: EngineLoop) -> None:
-        """Fetch nothing yet. Call :meth:`serve` before the first plan."""
+        ``source`` makes what fetches in their place. It is called with a function, to be called on the loop when there is
+        something to take.
+        """
         self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
         refill = weakref.WeakMethod(self._refill)
-        self._fetcher = Fetcher(
-            core.cluster,
-            FetchConfig.of(config),
-            on_ready=lambda: None if (method := refill()) is None else method(),
-            reports_ends=as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False)),
+
+        def on_ready() -> None:
+            if (method := refill()) is not None:
+                method()
+
+        #: What fetches messages in place of Fetch requests, which alone have columns.
+        self._source: MessageSource | None = None if source is None else source(on_ready)
+        reports_ends = as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False))
+        self._fetcher: Fetcher | MessageSource = self._source or Fetcher(
+            core.cluster, FetchConfig.of(config), on_ready=on_ready, reports_ends=reports_ends
         )
         #: Returns the engine's table.
         self._table: Callable[[], Mapping[TopicPartition, Partition]] = dict
@@ -203,19 +214,20 @@ class Reader:
             self._readings[one].messages = aside[one]
         self.ready = ready
         for item in self._queue:
-            if item.at in partitions:
-                self._set_aside(self._readings[item.at], item)
+            if item.at is not None and item.at in partitions:
+                self._set_aside(item.at, item)
         self._keep_in_queue(lambda one: one.at not in partitions)
         if not self._pausing:
             self._pausing = True
             pause = weakref.WeakMethod(self._pause_excluded)
             self._loop.call_later(_EXCLUDED_S, lambda: None if (method := pause()) is None else method())
 
-    def _set_aside(self, reading: PartitionReading, item: Item) -> None:
+    def _set_aside(self, partition: TopicPartition, item: Item) -> None:
+        reading = self._readings[partition]
         reading.items.append(item)
         reading.size += item.size
         # From here on, these bytes do not count as the fetcher's: they must not hold up the other partitions of a broker.
-        self._fetcher.advance(item.at, item.serial, item.end)
+        self._fetcher.advance(partition, item.serial, item.end)
 
     def _pause_excluded(self) -> None:
         self._pausing = False
@@ -240,10 +252,6 @@ class Reader:
         self._removed = self._added - sum(one.size for one in kept)
         self._queue, self._decoded = kept, 0
 
-    async def reconcile(self, plan: Plan, only: frozenset[TopicPartition] | None = None) -> None:
-        """See :meth:`apply`."""
-        self.apply(plan, only)
-
     # -- on the thread that has the turn -------------------------------------------------------------------------------
 
     @property
@@ -255,7 +263,7 @@ class Reader:
         """
         return len(self._queue) > self._decoded or self._failure is not None or (not self._asked and self._fetcher.ready)
 
-    def pull(self, most: int, wait_s: float = 0.0) -> None:
+    def pull(self, most: int) -> None:
         """Decode records that have arrived until ``most`` messages or events are ready; without a wait."""
         ready = self.ready
         if not ready or self._added - self._removed > _QUEUE_BYTES // 2:
@@ -280,19 +288,21 @@ class Reader:
 
     def _is_current(self, item: Item) -> bool:
         """Return whether an item of the queue has something to decode."""
-        reading = self._readings.get(item.at)
-        if reading is None or reading.serial != item.serial:
+        if isinstance(item, ReadingEvent) and (item.told or item.at is None):
+            return not item.told
+        reading = None if item.at is None else self._readings.get(item.at)
+        if item.at is None or reading is None or reading.serial != item.serial:
             return False
-        return not item.told if isinstance(item, ReadingEvent) else item.end > self.cursors[item.at].next
+        return isinstance(item, ReadingEvent) or item.end > self.cursors[item.at].next
 
-    def _decode(self, chunk: Chunk, index: int, most: int) -> None:
+    def _decode(self, chunk: Chunk | MessageChunk, index: int, most: int) -> None:
         """Decode messages of a chunk; if the chunk cannot be read, replace it by an event."""
         at, ready = chunk.at, self.ready
         cursor = self.cursors[at]
         rows: Rows | None = chunk.rows
         if rows is None or rows.position != cursor.next:
             try:
-                rows = chunk.rows = MESSAGES.decode(chunk.decoder(cursor.next), self._kept)
+                rows = chunk.rows = chunk.decode(cursor.next, self._kept)
             except UnreadableRecordError as error:
                 self._removed += chunk.size
                 self._queue[index] = ReadingEvent(at, cursor.next, chunk.serial, error)
@@ -301,7 +311,7 @@ class Reader:
         to = rows.position
         if not len(rows):
             chunk.rows = None
-            if chunk.decoder(rows.next_offset).exhausted:
+            if chunk.ends_with(rows):
                 to = chunk.end
         cursor = cursor.moved(to, chunk.epoch, taken[0].offset() if taken else None)
         if taken and self._reported:
@@ -314,22 +324,22 @@ class Reader:
     def _report(self, event: ReadingEvent) -> None:
         """Make an event ready as a message; nothing if it is no news."""
         append = self.ready.append
-        if event.failure is None:
-            message = eof_message(event.at, event.start)
+        if event.at is None or event.failure is None:
+            message = eof_message(event.at, event.start) if event.at is not None and event.message is None else event.message
             event.told = True
             append(message)
             return
         text = str(event.failure)
         message = error_message(event.at, event.start, event.failure)
-        self.fetch_again(event)
+        self.fetch_again(event.at)
         if self._reported.get(event.at) != text:
             append(message)
             self._reported[event.at] = text
 
-    def fetch_again(self, item: Item) -> None:
+    def fetch_again(self, partition: TopicPartition) -> None:
         """Fetch a partition again from its cursor, after a while, because the cause of its error may have gone."""
-        reading = self._readings[item.at]
-        self._on_loop(lambda: self._loop.call_later(_AGAIN_S, self._again, item.at, reading))
+        reading = self._readings[partition]
+        self._on_loop(lambda: self._loop.call_later(_AGAIN_S, self._again, partition, reading))
         reading.serial, reading.retries = 0, True
 
     def _free(self) -> None:
@@ -338,11 +348,12 @@ class Reader:
         waiting = self._first_waiting() if self.ready else {}
         while queue:
             item = queue[0]
-            first = waiting.get(item.at)
-            if self._is_current(item) or (first is not None and isinstance(item, Chunk) and first.offset() < item.end):
+            first = None if isinstance(item, ReadingEvent) else waiting.get(item.at)
+            if self._is_current(item) or (first is not None and first.offset() < item.end):
                 break
             # In this order, so that an interrupt leaves the end known twice rather than never.
-            self._fetcher.advance(item.at, item.serial, item.end)
+            if item.at is not None:
+                self._fetcher.advance(item.at, item.serial, item.end)
             self._removed += item.size
             del queue[0]
             if self._decoded:
@@ -358,6 +369,11 @@ class Reader:
 
     # -- columns --------------------------------------------------------------------------------------------------------
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether what is fetched can be decoded into columns."""
+        return self._source is None
+
     def put_back(self) -> None:
         """Return messages that were decoded and not delivered to their chunks."""
         waiting = self._first_waiting()
@@ -372,12 +388,12 @@ class Reader:
             cursors[partition] = Cursor(at.offset, at.leader_epoch, None if none else one.first)
         self.ready, self.cursors, self._decoded = deque(), cursors, 0
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[Chunk | ReadingEvent]:
         """Return what may be decoded into columns, in order; drop reports that a log ended, because no column has them."""
         for one in self._queue:
             if isinstance(one, ReadingEvent) and one.failure is None:
                 one.told = True
-        return [one for one in self._queue if self._is_current(one)]
+        return [one for one in self._queue if self._is_current(one) and not isinstance(one, MessageChunk)]
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
@@ -432,21 +448,10 @@ class Reader:
                 waiting[partition] = message
         return waiting
 
-    async def idle(self) -> None:
-        """Return at once, because no call continues after its caller was cancelled."""
-
-    async def catch_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Do nothing, because the positions are behind transaction markers already."""
-
     @property
     def assigned(self) -> frozenset[TopicPartition]:
         """The partitions that are fetched and delivered."""
         return frozenset(partition for partition, one in self._readings.items() if one.on)
-
-    @property
-    def fetches(self) -> bool:
-        """Whether any partition is fetched and delivered."""
-        return any(one.on for one in self._readings.values())
 
     @property
     def out_of_range(self) -> Mapping[TopicPartition, tuple[OutOfRange, int]]:
@@ -481,36 +486,47 @@ class Reader:
         if self._queue:
             self._tell()
 
-    def _add(self, item: FetchedRecords | Stopped) -> None:
+    def _add(self, item: FetchedRecords | Stopped | MessageChunk | ReadingEvent) -> None:
         """Add what the fetcher returned to the queue, if it is about the current reading."""
-        reading = self._readings.get(item.partition)
+        partition = item.at if isinstance(item, (MessageChunk, ReadingEvent)) else item.partition
+        if partition is None:
+            assert isinstance(item, ReadingEvent)
+            self._queue.append(item)
+            return
+        reading = self._readings.get(partition)
         if reading is None or reading.serial != item.serial:
             return
-        if isinstance(item, Stopped):
-            if item.reason is StopReason.RECREATED:
-                # The engine finds the new topic in the same metadata as the fetcher, and begins another reading.
-                self._wake()
-                return
-            if item.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
-                reading.ended = _out_of_range(item)
-                self._wake()
-                return
-            error = item.error
-            if item.reason is StopReason.UNREADABLE:
-                error = UnreadableRecordError(*item.partition, item.offset, str(item.error))
-                error.__cause__ = item.error
-            found: Item = ReadingEvent(item.partition, item.offset, item.serial, error)
-        elif not item.records:
-            found = ReadingEvent(item.partition, item.offset, item.serial)
-        else:
-            found = Chunk(item, self._check_crcs, self._read_committed)
-        if reading.on:
+        found = self._stopped(reading, item) if isinstance(item, Stopped) else self._item(item)
+        if found is None:
+            self._wake()
+        elif reading.on:
             self._added += found.size
             self._queue.append(found)
-            return
-        self._set_aside(reading, found)
-        if sum(one.size for one in self._readings.values()) > _EXCLUDED_BYTES:
-            self._pause_excluded()
+        else:
+            self._set_aside(partition, found)
+            if sum(one.size for one in self._readings.values()) > _EXCLUDED_BYTES:
+                self._pause_excluded()
+
+    def _item(self, item: FetchedRecords | MessageChunk | ReadingEvent) -> Item:
+        if not isinstance(item, FetchedRecords):
+            return item
+        if not item.records:
+            return ReadingEvent(item.partition, item.offset, item.serial)
+        return Chunk(item, self._check_crcs, self._read_committed)
+
+    def _stopped(self, reading: PartitionReading, stopped: Stopped) -> ReadingEvent | None:
+        """Return the error for the application; None if the engine must look."""
+        if stopped.reason is StopReason.RECREATED:
+            # The engine finds the new topic in the same metadata as the fetcher, and begins another reading.
+            return None
+        if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
+            reading.ended = _out_of_range(stopped)
+            return None
+        error = stopped.error
+        if stopped.reason is StopReason.UNREADABLE:
+            error = UnreadableRecordError(*stopped.partition, stopped.offset, str(stopped.error))
+            error.__cause__ = stopped.error
+        return ReadingEvent(stopped.partition, stopped.offset, stopped.serial, error)
 
     def _again(self, partition: TopicPartition, reading: PartitionReading) -> None:
         if self._readings.get(partition) is reading and reading.retries:
@@ -518,7 +534,7 @@ class Reader:
             if reading.on:
                 self._fetcher.assign({partition: self._start(partition, reading)})
 
-    async def fetch(self, most: int, wait_s: float) -> None:
+    async def fetch(self, most: int) -> None:
         """Decode available messages, without a wait: what ends a wait is the bell."""
         if not self._queue:
             self._refill()
@@ -538,8 +554,8 @@ class Reader:
             failure, self._failure = self._failure, None
             raise failure
 
-    def log_ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """Return what is known about the ends of the logs of the assigned partitions."""
+    def log_ends(self) -> Mapping[TopicPartition, LogEnd] | None:
+        """Return what is known about the ends of the logs of the assigned partitions; None if librdkafka fetches."""
         return self._fetcher.log_ends()
 
     def fetch_metrics(self) -> Mapping[str, float]:
@@ -553,6 +569,11 @@ class Reader:
     def queues(self, partition: TopicPartition) -> Mapping[str, int]:
         """Return figures of a partition for the statistics; see :meth:`~consumer_coord.fetch.Fetcher.queues`."""
         return self._fetcher.queues(partition)
+
+    def use_credentials(self, username: str, password: str) -> None:
+        """Set the SASL user name and password of librdkafka's new connections, if it fetches."""
+        if self._source is not None:
+            self._source.set_sasl_credentials(username, password)
 
     async def close(self) -> None:
         """Stop fetching, and let go of all chunks that no message needs; idempotent."""
@@ -571,10 +592,10 @@ def _out_of_range(stopped: Stopped) -> OutOfRange:
     # A position inside a response has the epoch of the response's last batch. This epoch may end after the position, so
     # continue at the smaller of the two offsets.
     resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
-    return OutOfRange(str(stopped.error), Verdict.CURRENT, resume_at)
+    return OutOfRange(str(stopped.error), resume_at)
 
 
-def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher, pid: int) -> None:
+def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher | MessageSource, pid: int) -> None:
     """Close the fetcher of a consumer that was garbage-collected; runs on whichever thread collects it."""
     if pid == os.getpid() and not loop.is_closed():
         loop.call_soon_threadsafe(lambda: loop.create_task(fetcher.close()))
