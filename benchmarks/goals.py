@@ -164,7 +164,8 @@ ROWS: Sequence[Row] = (
     Row(
         "busy threads, 5 KB",
         [Limit("rate", 0.5)],
-        [_read(f"{busy} threads", _even(20_000, 4, size=5_000), busy=busy) for busy in (1, 4)],
+        # The first batch, of which confluent-kafka waits for all 500, does not count.
+        [_read(f"{busy} threads", _even(20_000, 4, size=5_000), busy=busy, part=0.95) for busy in (1, 4)],
     ),
     Row(
         "latency of single records",
@@ -197,7 +198,7 @@ ROWS: Sequence[Row] = (
     Row(
         "columns, busy threads",
         _RATE,
-        [_read(f"{busy} threads", _even(300_000), busy=busy, way="columns", most=50_000) for busy in (1, 4)],
+        [_read(f"{busy} threads", _even(300_000), busy=busy, way="columns", most=50_000, part=0.8) for busy in (1, 4)],
         gate=False,
     ),
     Row("import", [Limit("cpu", 1.4), Limit("mb", 24, absolute=True)], [Case("a process", "import")], gate=False),

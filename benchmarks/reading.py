@@ -116,7 +116,12 @@ class _Watch:
 
 
 def _call(one: Any, way: str, most: int) -> Callable[[], int]:
-    """Return a function that reads records once, uses their values, and returns their number."""
+    """Return a function that reads records once, uses their values, and returns their number.
+
+    A consumer without columns reads messages instead.
+    """
+    if way == "columns" and not hasattr(one, "consume_arrow"):
+        way, most = "consume", _BATCH
 
     def poll() -> int:
         message = one.poll(1.0)

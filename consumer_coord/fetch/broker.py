@@ -219,7 +219,9 @@ class BrokerFetches:
             else:
                 self._full = True
                 state.owner.hold_back()
-        out = {owner for owner, size in held.items() if size > owner.share_bytes() // 2 or not owner.in_use(moment)}
+        out = dict.fromkeys(
+            owner for owner, size in held.items() if size > owner.share_bytes() // 2 or not owner.in_use(moment)
+        )
         if out:
             self._full = True
             for owner in out:
