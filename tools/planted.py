@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -116,8 +117,13 @@ def _in_child(work: Callable[[], Found]) -> Found:
     return Found(*json.loads(text))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the results as Markdown: the medians of each bug over the seeds, and bugs per minute of CPU time."""
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the results as Markdown: the medians of each bug over the seeds, and bugs per minute of CPU time.
+
+    A bug and seed count when all ways were tried.
+    """
+    tried = Counter((row["bug"], row["seed"]) for row in results)
+    rows = [row for row in results if tried[row["bug"], row["seed"]] == len(WAYS)]
     lines = [
         "| bug | " + " | ".join(f"{way}: found, histories, CPU s" for way in WAYS) + " |",
         "| --- |" + " ---: |" * len(WAYS),
@@ -166,7 +172,8 @@ def main() -> int:
                 with arguments.results.open("a") as file:
                     file.write(json.dumps(done[-1]) + "\n")
                 print(f"{way:6s} {found.histories:4d} {found.seconds:6.1f} s {found.rule or '-':12s} {bug.name}", flush=True)
-    print(table(done))
+    if done:
+        print(table(done))
     return 0
 
 

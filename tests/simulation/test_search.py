@@ -103,17 +103,18 @@ def test_a_seed_and_a_corpus_always_lead_to_the_same_search() -> None:
     assert drawn(4, 60) != drawn(5, 60)
 
 
-def test_a_search_begins_with_what_the_corpus_keeps() -> None:
+def test_a_search_plays_what_the_corpus_keeps_between_others() -> None:
     corpus = Corpus()
     corpus.add(kept(1, {1, 2}))
     corpus.add(kept(2, {3}))
     search = Search(7, draw_scenario, corpus)
-    assert [search.draw() for _ in range(2)] == [draw_scenario(1), draw_scenario(2)]
+    found = [scenario for scenario in (search.draw() for _ in range(40)) if scenario in (draw_scenario(1), draw_scenario(2))]
+    assert found[:2] == [draw_scenario(1), draw_scenario(2)]
 
 
 def test_scenarios_are_changed_and_fresh_by_turns() -> None:
     fresh = [scenario == draw_scenario(scenario.seed) for scenario in drawn(11, 200)]
-    assert 60 < sum(fresh) < 160
+    assert 110 < sum(fresh) < 185
 
 
 def test_the_faults_of_a_changed_scenario_begin_in_order_and_in_the_time_for_faults() -> None:
