@@ -137,13 +137,25 @@ def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Let long names break after a dot or an underscore, or before a capital, and not only anywhere in a word."""
+    """Let long names break after a dot or an underscore, or before a capital, and not only anywhere in a word.
+
+    The style sheet allows these breaks in cells of tables and in headings.
+    """
 
     def parts(name: re.Match[str]) -> str:
         return re.sub(r"([._](?=\w)|[a-z](?=[A-Z]))", r"\1<wbr>", name[0])
 
     if "body" in context:
-        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]+|(?<=<h[1-4]>)[^<]+', parts, context["body"])
+        context["body"] = re.sub(r'(?<=<span class="pre">)[^<]+', parts, context["body"])
+        context["body"] = re.sub(
+            r"(?<=<h[1-4]>)[^<]+", lambda title: re.sub(r"([._](?=\w))", r"\1<wbr>", title[0]), context["body"]
+        )
+        # Names that are no code: REBALANCE_IN_PROGRESS, UnsupportedVersionException.
+        context["body"] = re.sub(
+            r">[^<]*(?:[A-Z]_[A-Z]|[A-Za-z]{21})[^<]*",
+            lambda text: re.sub(r"(?<=[A-Z]_)(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z]{4})", "<wbr>", text[0]),
+            context["body"],
+        )
 
 
 def linked_rows(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:

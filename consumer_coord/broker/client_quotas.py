@@ -36,7 +36,7 @@ class ClientQuotas:
         """Set and remove quotas of an entity."""
         types = [part.entity_type for part in entity]
         if not types or len(set(types)) != len(types) or not (set(types) == {_IP} or set(types) <= _CLIENT_TYPES):
-            raise _refused(f"an entity has a user, a client-id, or both, or an ip, but not {types}")
+            raise _refused(f"an entity of quotas is a user, a client-id, a user with a client-id, or an ip, not {types}")
         known = _IP_QUOTAS if _IP in types else _CLIENT_QUOTAS
         key = tuple(sorted((part.entity_type, part.entity_name) for part in entity))
         changed = dict(self._quotas.get(key, {}))

@@ -45,7 +45,7 @@ _BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 
 
 
 class Work(NamedTuple):
-    """The span of work on messages, the attributes that its metric has, too, and when it began (``time.perf_counter``)."""
+    """Work on messages, begun at ``began`` (``time.perf_counter``); ``named``: the attributes of its span and metric."""
 
     span: Span
     named: Mapping[str, AttributeValue]

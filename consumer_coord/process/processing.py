@@ -186,7 +186,7 @@ class Processing(ABC):
         #: When :meth:`wait_s` was called last, and how many records had been handled then.
         self._rated: tuple[float, int] = (clock(), 0)
         self.spans: Spans = Spans(group_id)
-        #: Holdings with metadata that names finished offsets, until the end of the log is known; and until when to ask for it.
+        #: Holdings whose commit names finished offsets, while the end of the log is not known -> until when to ask for it.
         self._unchecked: dict[Holding, float] = {}
         #: When to ask for it next.
         self._check_at = 0.0

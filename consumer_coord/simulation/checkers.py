@@ -146,9 +146,9 @@ class Checkers:
         self._unplanned_generation = -1
         #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
         self._newest_member = (-math.inf, "")
-        #: The time when a classic group with members was last deleted. If a conversion to the consumer protocol deleted it: the
-        #: first epoch of the converted group; otherwise None.
+        #: The time when a classic group with members was last deleted.
         self._deleted_at = -math.inf
+        #: The first epoch of the group if a conversion to the consumer protocol deleted that classic group; otherwise None.
         self._converted_epoch: int | None = None
         self._holders: dict[TopicPartition, list[Holding]] = {}
         self._shared: dict[TopicPartition, None] = {}
