@@ -108,8 +108,9 @@ class Turns:
                     limit_ms = self._core.config.max_poll_interval_ms
                     raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
                 # A thread that polls without a pause yields its turn only while it checks the group, so make it check the
-                # group.
-                self._core.application.look_again()
+                # group; if it waits, end the wait.
+                if not self._core.application.attention:
+                    self._core.application.wake()
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1

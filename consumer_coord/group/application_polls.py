@@ -9,7 +9,6 @@ interrupted, it is repeated, and a change that arrives during the processing is 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 
 from consumer_coord.group.assignment import AssignmentState
@@ -58,9 +57,6 @@ class Application:
         #: Failures that the next poll raises, and the problem that delays a join.
         self.failures: Failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
-        #: Time of the next request to the coordinator, read from :attr:`clock`; in the past while a request is in flight. The
-        #: response may announce a rebalance, so an application that waits for messages checks for changes at this time.
-        self.response_due_at: float = math.inf
         #: The loop's clock, in seconds.
         self.clock: Callable[[], float] = self._loop.time
         #: The metrics to which the application's thread adds its polls.

@@ -34,11 +34,6 @@ class HeartbeatClock:
         """Time of the next heartbeat."""
         return min([self.next_at, *self._early[:1]])
 
-    @property
-    def is_early(self) -> bool:
-        """True if the next heartbeat is an early one."""
-        return self.due < self.next_at
-
     def regular(self, moment: float) -> None:
         """Set the time of the next regular heartbeat."""
         self.next_at = moment

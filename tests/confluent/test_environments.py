@@ -89,4 +89,5 @@ def test_what_needs_no_librdkafka_works(environment: str) -> None:
 
 @pytest.mark.slow
 def test_the_consumers_read_with_librdkafka_as_well() -> None:
-    pytest_in("installed", "--librdkafka", *WITHOUT_LIBRDKAFKA[1:])
+    # librdkafka has no columns.
+    pytest_in("installed", "--librdkafka", *(one for one in WITHOUT_LIBRDKAFKA[1:] if not one.endswith("_arrow.py")))

@@ -155,7 +155,9 @@ def _commit_what_was_fetched(patch: Patch) -> None:
         made = batch(self, decoding)
         fetched = {one.at: one.end for one in self.reader._queue if isinstance(one, Chunk)}
         made.fetched_under = {
-            partition: entry._replace(position=entry.position._replace(offset=fetched.get(partition, entry.position.offset)))
+            partition: entry._replace(
+                position=attrs.evolve(entry.position, offset=fetched.get(partition, entry.position.offset))
+            )
             for partition, entry in made.fetched_under.items()
         }
         return made

@@ -9,7 +9,6 @@ The same task notices that the application has not polled for ``max.poll.interva
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Final
 
 from consumer_coord.config import CoordinatorConfig
@@ -18,7 +17,6 @@ from consumer_coord.errors import RetriableError
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.max_poll_interval import PollWatch
 from consumer_coord.group.member_context import MemberContext
-from consumer_coord.group.process_peers.heartbeat_times import FEW_MEMBERS
 from consumer_coord.log_text import get_logger
 
 logger: Final = get_logger(__name__)
@@ -43,7 +41,6 @@ class Heartbeat:
         self._session = session
         self._clock = session.clock
         self._metrics = context.metrics
-        self._application = context.application
         self._interval_s = config.heartbeat_interval_ms / 1000
         self._session_s = config.session_timeout_ms / 1000
         self._retry_s = config.retry_backoff_ms / 1000
@@ -94,7 +91,6 @@ class Heartbeat:
     async def _pause(self) -> None:
         moment = now()
         due = self._clock.due
-        self._application.response_due_at = due if self._rhythm.count() <= FEW_MEMBERS else math.inf
         until = min(due, moment + self.polls.look_s)
         if until <= moment:
             # Yield to the loop.

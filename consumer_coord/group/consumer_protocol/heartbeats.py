@@ -295,8 +295,6 @@ class ConsumerMember:
     def _next_look(self) -> tuple[Callable[[], bool], Deadline | None]:
         changes = self._schedule.changes
         due = self._send_at()
-        expected = self._peers.are_few or self._schedule.is_early
-        self._with.application.response_due_at = due if expected else math.inf
         if self._state.heartbeats:
             due = min(due, now() + self._polls.look_s)
 

@@ -122,11 +122,6 @@ class Schedule:
         """True while more partitions may be assigned."""
         return now() < self._expects_until
 
-    @property
-    def is_early(self) -> bool:
-        """True if the next heartbeat is an early one."""
-        return self._clock.is_early
-
     def at(self, *, urgent: bool) -> float:
         """Return when to send the next heartbeat."""
         return max(self._not_before, float("-inf") if urgent else self._clock.due)

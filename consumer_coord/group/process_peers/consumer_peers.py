@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from consumer_coord.group.process_peers.heartbeat_times import FEW_MEMBERS, spread, together
+from consumer_coord.group.process_peers.heartbeat_times import spread, together
 
 
 class ConsumerPeer(Protocol):
@@ -45,11 +45,6 @@ class ConsumerPeers:
     def beat_at(self, due: float, interval_s: float) -> float:
         """Return when to send a heartbeat due at ``due``: slightly earlier, so that members share a wake-up of the loop."""
         return due if len(self._members) < 2 else together(due, interval_s)
-
-    @property
-    def are_few(self) -> bool:
-        """True if a member must expect that only the response to its own heartbeat announces a change."""
-        return len(self._members) <= FEW_MEMBERS
 
     def remove(self, member: ConsumerPeer) -> None:
         """Remove a member."""

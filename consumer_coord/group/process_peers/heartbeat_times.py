@@ -9,9 +9,6 @@ from consumer_coord import lazy_attrs as attrs
 #: Number of moments in an interval. With a larger number, an idle process would use more CPU time, but notice a rebalance
 #: sooner.
 _BEATS_AN_INTERVAL = 12
-#: If a process has more members than this, a waiting application does not check for changes when the response to its own
-#: member's regular heartbeat is due, because the response to another member's heartbeat usually announces a change earlier.
-FEW_MEMBERS = 8
 #: The fractional parts of this number's multiples are spread evenly, for any number of members.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 

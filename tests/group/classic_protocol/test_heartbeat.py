@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -312,35 +311,3 @@ async def test_members_of_a_small_process_and_static_ones_beat_at_their_interval
     for beats in (await _beats_of_a_process(20), await _beats_of_a_process(48, static=True)):
         for times in beats.values():
             assert max(after - before for before, after in pairwise(times)) <= 1_100
-
-
-@in_virtual_time
-async def test_the_application_knows_when_the_coordinator_is_asked_next() -> None:
-    """The application polls briefly at that time: a longer wait for messages would see a rebalance up to 0.1 s late."""
-    brokers = FakeBrokers()
-    async with member(brokers, EAGER, heartbeat_interval_ms=3_000) as one:
-        await one.join()
-        expected_ms = []
-        for _ in range(3):
-            expected_ms.append(one.coordinator.application.response_due_at * 1000)
-            await eventually_async(lambda: len(brokers.all(HeartbeatRequest)) == len(expected_ms))
-            await pause(500)
-        beats = brokers.times(HeartbeatRequest)
-        assert all(expected <= at <= expected + 20 for expected, at in zip(expected_ms, beats, strict=True))
-
-
-@in_virtual_time
-async def test_among_many_members_the_application_does_not_wait_for_its_own_heartbeat() -> None:
-    brokers = RealCoordinator({"t": 9})
-    cluster = new_cluster(brokers)
-    group = [new_member(brokers, cluster=cluster) for _ in range(9)]
-    for one in group:
-        one.coordinator.subscribe(["t"])
-        one.start()
-    await eventually_async(lambda: all(one.stable and len(one.held) == 1 for one in group))
-    await pause(5_000)
-    assert {one.coordinator.application.response_due_at for one in group} == {math.inf}
-    for one in group:
-        await one.stop()
-        await one.coordinator.close(1_000)
-    await cluster.close()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import uuid
 
 import pytest
 
 from consumer_coord.errors import ConfigurationError, FencedError, RequestTimedOutError, RetriableError
-from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.offsets import OffsetAndMetadata
@@ -148,30 +146,6 @@ async def test_other_members_of_the_process_need_not_wait_for_their_interval() -
         await one.stop()
         one.coordinator.release(one.held)
         await one.coordinator.close()
-    await first.cluster.close()
-
-
-@pytest.mark.parametrize(("count", "waits"), [(8, True), (9, False)])
-@in_virtual_time
-async def test_among_many_members_the_application_waits_only_for_early_heartbeats(count: int, waits: bool) -> None:
-    """The response to a regular heartbeat of another member announces a new epoch earlier."""
-    broker = Broker({"t": count + 1})
-    first = modern_member(broker)
-    group = [first, *(modern_member(broker, cluster=first.cluster) for _ in range(count - 1))]
-    for one in group:
-        one.coordinator.subscribe(["t"])
-        one.start()
-    await shared(*group, partitions=count + 1)
-    await pause(5_000)
-    assert {math.isfinite(one.coordinator.application.response_due_at) for one in group} == {waits}
-    for one in group:
-        assert isinstance(one.coordinator.protocol, ConsumerMember)
-        one.coordinator.protocol.beat_early((5,))
-    await pause(1)
-    assert all(math.isfinite(one.coordinator.application.response_due_at) for one in group)
-    for one in group:
-        await one.stop()
-        await one.coordinator.close(1_000)
     await first.cluster.close()
 
 
