@@ -7,7 +7,7 @@
 # make browser-test                the page of consumer-coord watch in a headless Chromium, which must be installed
 # make demo ARGS=--web             the demo, and a page that shows its group live
 # make bench ROWS="commits idle"   some of the benchmarks, which continue after an interruption; ARGS=--again measures anew
-# make hunt MINUTES=10             simulated histories, guided by those that artifacts/corpus keeps, until one fails or the time is up
+# make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up; CORPUS=directory guides them
 # make demo KAFKA=host:port        the demo on your own Kafka
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
 
@@ -75,7 +75,7 @@ browser-test: env
 # The command prints its first seed. A failed history is shrunk, printed, and kept for --replay.
 hunt: env
 	@$(IN_ENV) -m consumer_coord simulate --seeds 10000000 --fault-reads any --time-limit-ms $$(($(or $(MINUTES),10) * 60000)) \
-		--corpus artifacts/corpus --keep artifacts/failed-$$(date +%Y%m%d-%H%M%S).json $(ARGS)
+		$(if $(CORPUS),--corpus $(CORPUS)) --keep artifacts/failed-$$(date +%Y%m%d-%H%M%S).json $(ARGS)
 
 demo: env
 	@$(IN_ENV) -m examples.demo $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)

@@ -13,18 +13,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.errors import MalformedMessageError
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import decode_response
 from consumer_coord.wire.schema import Struct, fields_of
-
-if TYPE_CHECKING:
-    from consumer_coord.simulation.application import MemberProcess
 
 #: For how long a fault without an end counts as present, in virtual seconds.
 AFTER_S: Final = 1.0
@@ -33,6 +32,21 @@ _NONE: Final = (None, 0)
 _FETCH: Final = 1
 #: A longer response to Fetch has records, and so hardly an error.
 _LONGEST_ERROR: Final = 200
+
+
+class Observed(Protocol):
+    """What is read of a member's process."""
+
+    name: str
+    coordinator: ConsumerCoordinator | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+
+    @property
+    def consumer(self) -> SimulatedConsumer | None:
+        """The consumer, once it was created."""
 
 
 class Reach:
@@ -53,7 +67,7 @@ class Reach:
         #: (API, version, response without correlation id) -> the error codes in it.
         self._errors: dict[tuple[int, int, bytes], tuple[int, ...]] = {}
 
-    def meets(self, kind: str, members: Iterable[MemberProcess]) -> None:
+    def meets(self, kind: str, members: Iterable[Observed]) -> None:
         """Record in which phases a fault finds the members that run; call this before it begins."""
         self._record_fault(f"begins {kind}", members)
 
@@ -64,23 +78,23 @@ class Reach:
         self._until[kind] = self._loop.moment + AFTER_S
         self._present_until = 0.0
 
-    def ends(self, kind: str, members: Iterable[MemberProcess]) -> None:
+    def ends(self, kind: str, members: Iterable[Observed]) -> None:
         """Record that a fault ended."""
         self._record_fault(f"ends {kind}", members)
         self._lasting[kind] -= 1
         self._until[kind] = self._loop.moment + AFTER_S
         self._present_until = 0.0
 
-    def _record_fault(self, what: str, members: Iterable[MemberProcess]) -> None:
+    def _record_fault(self, what: str, members: Iterable[Observed]) -> None:
         for member in members:
             if member.alive:
                 self.happened(member, what)
 
-    def happened(self, member: MemberProcess, what: str) -> None:
+    def happened(self, member: Observed, what: str) -> None:
         """Record an event of one member."""
         self._events.add((*self._phase(member), what, self._faults()))
 
-    def answered(self, member: MemberProcess, request: bytes, answer: bytes) -> None:
+    def answered(self, member: Observed, request: bytes, answer: bytes) -> None:
         """Record a broker's response, as the member receives it."""
         state, phases = self._phase(member)
         api_key, version = int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big")
@@ -95,7 +109,7 @@ class Reach:
         for code in codes:
             self._events.add((state, phases, f"{name} {code}", faults))
 
-    def _phase(self, member: MemberProcess) -> tuple[str, int]:
+    def _phase(self, member: Observed) -> tuple[str, int]:
         """Return the state of a member in its group, and the phases of its partitions as bits."""
         core, consumer = member.coordinator, member.consumer
         if core is None or consumer is None:
