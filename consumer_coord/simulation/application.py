@@ -41,7 +41,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
-from consumer_coord.simulation.member_spec import API_TIMEOUT_S, COMMIT_TIMEOUT_S, MemberSpec, settings_of
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, COMMIT_TIMEOUT_S, DRIFT, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -521,6 +521,12 @@ class MemberProcess:
             return []
         self._note_epochs(consumer)
         return delivery_of(batch)
+
+    @property
+    def lease_slack_s(self) -> float:
+        """How long after the end of its session this member may still deliver; the lease allows for a thousandth of drift."""
+        longest_ms = max(self.spec.session_timeout_ms, self.spec.rebalance_timeout_ms)
+        return 0.0 if self.process.is_steady else 2 * DRIFT * longest_ms / 1000
 
     @property
     def in_bounded_read(self) -> bool:

@@ -627,7 +627,8 @@ class Checkers:
         if holding in truth.handed:
             later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
             same = any(other is not None and self._same_instance(holding, other) for other in later)
-            if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
+            slack_over = self._clock() - truth.handing_since >= holding.owner.lease_slack_s
+            if leased and slack_over and not same and not holding.forgotten and not self._replaced(holding.owner):
                 assert truth.handing is not None
                 raise Violation(
                     "lease",
@@ -637,7 +638,7 @@ class Checkers:
         elif truth.handing is not holding and not holding.forgotten and not self._replaced(holding.owner):
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
-            truth.handing = holding
+            truth.handing, truth.handing_since = holding, self._clock()
 
     def _jumps(self, holding: Holding, truth: PartitionTruth, start: int, log_start: int) -> None:
         """Check a delivery that does not start at the owner's position: the reset policy may choose a start after retention."""

@@ -34,6 +34,7 @@ from consumer_coord.simulation.drawing import (
     draw_scenario,
     is_transactional,
     with_answers,
+    with_clocks,
     with_metrics,
     with_more_commits,
     with_process,
@@ -58,7 +59,10 @@ _LARGEST_SEED = 10**9
 _FAULT_MS = 55_000
 
 #: The flags that change which scenario a seed draws.
-_DRAWN = {"fault_members", "fault_answers", "fault_protocol", "fault_reads", "fault_ms"}
+_DRAWN = {
+    *("fault_members", "fault_answers", "fault_protocol", "fault_reads", "fault_ms"),
+    "fault_clocks",
+}
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
 _MODES = {
@@ -110,6 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("honest", "edited"),
         help="edited: brokers edit their responses to some kinds of requests: rows are missing, doubled or foreign, numbers are"
         " -1, metadata are old, versions are odd (default: honest)",
+    )
+    what.add_argument(
+        "--fault-clocks",
+        choices=("steady", "drifting"),
+        help="drifting: the clocks of some members run 5 %% too fast or too slowly, and jump ahead (default: steady)",
     )
     what.add_argument(
         "--fault-ms",
@@ -259,6 +268,7 @@ class Drawing:
     protocol: str = "classic"
     reads: str = "messages"
     answers: str = "honest"
+    clocks: str = "steady"
     ms: int = _FAULT_MS
 
     @classmethod
@@ -270,6 +280,7 @@ class Drawing:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_answers(with_protocol(scenario, self.protocol), self.answers)
+        scenario = with_clocks(scenario, self.clocks)
         if self.reads == "process":
             return with_process(scenario)
         if self.reads == "transactions" or (self.reads == "any" and is_transactional(seed)):

@@ -180,6 +180,23 @@ def with_answers(scenario: Scenario, answers: str) -> Scenario:
     return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *edits), key=lambda fault: fault.at_ms)))
 
 
+#: Kind of fault of a clock -> how long it may last, in milliseconds.
+_CLOCKS: Mapping[str, Sequence[int]] = {"drift": (3_000, 12_000, 40_000), "leap": (0,)}
+
+
+def with_clocks(scenario: Scenario, clocks: str) -> Scenario:
+    """Return the same simulation run; with ``drifting``, the clocks of some members drift and jump."""
+    if clocks == "steady":
+        return scenario
+    random = Random(f"{scenario.seed}-clocks")
+    more = []
+    for _ in range(random.choice((1, 3, 5))):
+        kind = random.choice(list(_CLOCKS))
+        at_ms, for_ms = random.randint(0, scenario.faults_end_ms), random.choice(_CLOCKS[kind])
+        more.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), for_ms))
+    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *more), key=lambda fault: fault.at_ms)))
+
+
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same simulation run with members that read columns, and so send Fetch requests.
 

@@ -17,6 +17,7 @@ from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC
 from consumer_coord.simulation.application import CUTS, TRIPS, MemberProcess, Stall, Trip
 from consumer_coord.simulation.calls import Cut
+from consumer_coord.simulation.member_spec import DRIFT
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.transacting_member import STEPS, Suspension, TransactingMember
@@ -463,6 +464,24 @@ def _edit(world: World, fault: Fault) -> Ending:
     api_key, edit = EDITED[fault.target % len(EDITED)]
     _note(world, fault, f"{APIS[api_key].name}: {edit}, by every broker")
     return world.cluster.answer_wrongly(edited(api_key, edit, fault.value))
+
+
+# -- clocks of members, which a flag adds to a run
+
+
+@member_kind("drift", "the clock of a member runs 5 % faster or slower than the brokers' for the duration")
+def _drift(world: World, fault: Fault, member: MemberProcess) -> Ending:
+    rate = 1 + DRIFT if fault.value % 2 else 1 - DRIFT
+    _note(world, fault, f"{member.name}, {rate:g} seconds in a second")
+    member.process.set_clock(rate)
+    return lambda: member.process.set_clock(1.0)
+
+
+@member_kind("leap", "the clock of a member jumps ahead, as when a suspended machine wakes")
+def _leap(world: World, fault: Fault, member: MemberProcess) -> None:
+    jump_s = (0.5, 3.0, 12.0, 40.0)[fault.value % 4]
+    _note(world, fault, f"{member.name}, by {jump_s:g} s")
+    member.process.set_clock(1.0, jump_s)
 
 
 # -- kinds for members that send Fetch requests

@@ -51,6 +51,8 @@ class _Member:
     polled_at: float = 0.0
     #: The time of the last look at which the application had received a record.
     delivered_at: float = 0.0
+    #: The time of the last look, on the member's clock.
+    looked_at: float = 0.0
 
 
 class HealthRule:
@@ -73,18 +75,20 @@ class HealthRule:
         paused = moment - self._looked_at > 3 * _EVERY_S
         self._looked_at = moment
         for member in members:
-            consumer = _asked(member)
-            if consumer is None or paused:
+            consumer, known = _asked(member), self._members.get(member)
+            leapt = known is not None and member.process.time() - known.looked_at > 3 * _EVERY_S
+            if consumer is None or paused or leapt:
                 # A frozen process answers nothing, and a look after a long time cannot know what happened between.
                 self._members.pop(member, None)
                 continue
             health = watch_of(consumer.engine).judged(LIMIT_S)
             self.looks += 1
             self.unhealthy += not health.healthy
-            self._compare(member, consumer, health, moment)
+            self._compare(member, consumer, health, member.process.time())
 
     def _compare(self, member: MemberProcess, consumer: SimulatedConsumer, health: Health, moment: float) -> None:
         known = self._members.setdefault(member, _Member(polled_at=moment, delivered_at=moment))
+        known.looked_at = moment
         if known.polls != consumer.engine.core.application.polls:
             known.polls, known.polled_at = consumer.engine.core.application.polls, moment
         said = {TopicPartition(one.topic, one.partition): one for one in health.partitions}

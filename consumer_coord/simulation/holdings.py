@@ -26,6 +26,9 @@ class Owner(Protocol):
     def member_id(self) -> str: ...
     @property
     def generation(self) -> int: ...
+    @property
+    def lease_slack_s(self) -> float:
+        """How long after the end of its session a member may still deliver, because its clock is not the brokers'."""
 
     def holds(self, partition: TopicPartition) -> bool:
         """Return whether the member owns a partition and has not lost the partition."""
@@ -175,6 +178,7 @@ class PartitionTruth:
     log_starts: set[int] = attrs.field(factory=lambda: {0})
     #: The last owner that began to deliver records, and all owners before that owner.
     handing: Holding | None = None
+    handing_since: float = 0.0
     handed: list[Holding] = attrs.field(factory=list)
 
 

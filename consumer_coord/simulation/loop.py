@@ -144,8 +144,12 @@ class Timer(_Slots, asyncio.TimerHandle):
         args: Any,
         home: asyncio.AbstractEventLoop,
         context: contextvars.Context | None,
+        due: float | None = None,
     ) -> None:
-        """Set a timer on ``loop``, for the loop or for one of the loop's processes (``home``)."""
+        """Set a timer on ``loop``, for the loop or for one of the loop's processes (``home``).
+
+        ``due`` is ``when`` on the clock of ``loop``, if ``home`` has another clock.
+        """
         self._when = when
         self._callback = callback
         self._args = args
@@ -154,7 +158,7 @@ class Timer(_Slots, asyncio.TimerHandle):
         self._cancelled = False
         self._scheduled = True
         self._repr = self._source_traceback = None
-        heapq.heappush(loop.timers, (when, next(loop.numbers), self))
+        heapq.heappush(loop.timers, (when if due is None else due, next(loop.numbers), self))
 
     def cancel(self) -> None:
         if not self._cancelled:

@@ -100,6 +100,9 @@ CONSUMER_SESSION_MS = 10_000
 #: The setting ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0
 
+#: How much faster or slower the clock of a member may run than the brokers'.
+DRIFT = 0.05
+
 #: Time limit of the application's synchronous commits, in seconds.
 COMMIT_TIMEOUT_S = 4.0
 

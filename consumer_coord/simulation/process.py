@@ -9,13 +9,15 @@ process runs no ``finally`` and does not leave its group.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import math
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.environment import Environment
-from consumer_coord.simulation.loop import SharesClock, VirtualTimeLoop
+from consumer_coord.simulation.loop import SharesClock, Timer, VirtualTimeLoop
 
 #: Maximum number of awaits in the ``finally`` blocks of one task.
 _MOST_AWAITS = 100
@@ -50,6 +52,9 @@ class Process(SharesClock):
         #: Total time for which the process was paused, in seconds; does not include a current pause.
         self.frozen_s: float = 0.0
         self._frozen_at = 0.0
+        #: How fast the clock of this process runs, and the moments of the loop and of the process at the last change.
+        self._rate = 1.0
+        self._changed_at = self._changed_to = 0.0
         #: What the consumers of this process connect to; see :func:`consumer_coord.environment.of_running_loop`.
         self.consumer_coord_environment: Environment | None = None
         self.queue: deque[Any] = loop.queue
@@ -63,19 +68,69 @@ class Process(SharesClock):
         """Create a process on ``loop``. The sockets and signals of an event loop are not implemented."""
         return cls(loop, name)
 
+    # -- the clock --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the clock of this process has always been the loop's."""
+        return "call_at" not in vars(self)
+
+    def set_clock(self, rate: float, jump_s: float = 0.0) -> None:
+        """Let the clock of this process run ``rate`` times as fast as the loop's, after a jump ahead.
+
+        A jump counts as a pause: a monotonic clock jumps when it also counts the time in which its machine is suspended.
+        """
+        timers = self.loop.timers
+        due = [(self._moment_of(when), number, timer) for when, number, timer in timers if timer._loop is self]
+        self._changed_at, self._changed_to, self._rate = self.loop.moment, self._own_time() + jump_s, rate
+        if not self.frozen:
+            self.frozen_s += jump_s
+        timers[:] = [entry for entry in timers if entry[2]._loop is not self]
+        timers += [(max(self.loop.moment, self._of_loop(when)), number, timer) for when, number, timer in due]
+        heapq.heapify(timers)
+        # Attributes instead of methods, so that processes with steady clocks pay nothing.
+        self.time = self._own_time
+        vars(self).update(call_at=self._call_at, call_later=self._call_later)
+
+    def _moment_of(self, moment: float) -> float:
+        """Return what this process's clock shows at a moment of the loop's clock."""
+        return self._changed_to + (moment - self._changed_at) * self._rate
+
+    def _of_loop(self, moment: float) -> float:
+        """Return the first moment of the loop's clock at which this process's clock shows at least ``moment``.
+
+        If a timer fired before its time, its program would set another timer, for a time that rounds to nothing.
+        """
+        found = self._changed_at + (moment - self._changed_to) / self._rate
+        while self._moment_of(found) < moment:
+            found = math.nextafter(found, math.inf)
+        return found
+
+    def _own_time(self) -> float:
+        return self._moment_of(self.loop.time())
+
+    def _call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        return Timer(self.loop, when, callback, args, self, context, self._of_loop(when))
+
+    def _call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        moment = self._moment_of(self.loop.moment)
+        # A delay that rounds to nothing must pass, too, or a program that waits for the rest of a time waits for ever.
+        when = max(moment + delay, math.nextafter(moment, math.inf)) if delay > 0 else moment
+        return Timer(self.loop, when, callback, args, self, context, self._of_loop(when))
+
     # -- pause, resume, kill ----------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
         """Pause the process, as after SIGSTOP, in a long garbage collection, or on a suspended machine."""
         if not self.frozen:
-            self._frozen_at = self.loop.time()
+            self._frozen_at = self.time()
         self.frozen = self.halted = True
 
     def thaw(self) -> None:
         """Resume the process: run the callbacks that became ready during the pause, in order."""
         if self.frozen and not self.dead:
             self.frozen = self.halted = False
-            self.frozen_s += self.loop.time() - self._frozen_at
+            self.frozen_s += self.time() - self._frozen_at
             self.queue.extend(self._put_off)
             self._put_off = []
 

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from consumer_coord.simulation import drawing, faults
-from consumer_coord.simulation.drawing import draw_scenario, with_answers, with_reads, with_transactions
+from consumer_coord.simulation.drawing import draw_scenario, with_answers, with_clocks, with_reads, with_transactions
 from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario, from_json, to_json
@@ -68,12 +68,17 @@ def test_histories_with_faults_keep_every_rule(first: int) -> None:
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.history.tail(60)}"
 
 
+#: Kinds that a flag adds to a run.
+BY_FLAG = {"edit", "drift", "leap"}
+
+
 def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
     drawn = {fault.kind for seed in range(60) for fault in draw_scenario(seed).faults}
-    assert drawn == {name for name, kind in KINDS.items() if not (kind.fetching or kind.transactional or name == "edit")}
+    assert drawn == {name for name, kind in KINDS.items() if not (kind.fetching or kind.transactional or name in BY_FLAG)}
     drawn |= {fault.kind for seed in range(60) for fault in with_reads(draw_scenario(seed), "columns").faults}
     drawn |= {fault.kind for seed in range(60) for fault in with_transactions(draw_scenario(seed)).faults}
     drawn |= {fault.kind for seed in range(3) for fault in with_answers(draw_scenario(seed), "edited").faults}
+    drawn |= {fault.kind for seed in range(9) for fault in with_clocks(draw_scenario(seed), "drifting").faults}
     assert drawn == set(KINDS)
 
 
