@@ -97,6 +97,9 @@ class MemberProcess:
         self.spec = spec
         self.name: str = spec.name if life == 1 else f"{spec.name}.{life}"
         self.process: Process = Process.on(stage.loop, self.name)
+        if any(fault.kind in ("drift", "leap") for fault in stage.scenario.faults):
+            # The client keeps the method that tells the time, so the process needs one of its own from the beginning.
+            self.process.set_clock(1.0)
         self.coordinator: ConsumerCoordinator | None = None
         self.finished: bool = False
         self.closing: bool = False

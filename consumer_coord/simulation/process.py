@@ -72,8 +72,8 @@ class Process(SharesClock):
 
     @property
     def is_steady(self) -> bool:
-        """Whether the clock of this process has always been the loop's."""
-        return "call_at" not in vars(self)
+        """Whether the clock of this process has always shown the loop's time."""
+        return self._rate == 1.0 and self._changed_at == self._changed_to
 
     def set_clock(self, rate: float, jump_s: float = 0.0) -> None:
         """Let the clock of this process run ``rate`` times as fast as the loop's, after a jump ahead.
