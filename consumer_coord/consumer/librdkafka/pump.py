@@ -167,8 +167,10 @@ class Pump:
             self._failure = failure
             self._call(self._on_ready)
         finally:
-            self._librdkafka.handle.close()
-            self._call(self._end)
+            try:
+                self._librdkafka.handle.close()
+            finally:
+                self._call(self._end)
 
     def _end(self) -> None:
         if not self._ended.done():
@@ -186,7 +188,7 @@ class Pump:
 
     def _sort(self, messages: list[Any]) -> None:
         """Put out the messages by partition, as records or as events."""
-        before = len(self._out)
+        waiting = bool(self._out)
         for event, run in itertools.groupby(messages, lambda one: one.error() is not None):
             if event:
                 for message in run:
@@ -196,7 +198,8 @@ class Pump:
                     self._put_records(partition, list(records))
         if not messages:
             self._pass_markers()
-        if not before and self._out:
+        # With new messages in any case, because the loop may have taken those that waited a moment ago.
+        if self._out and (messages or not waiting):
             self._call(self._on_ready)
 
     def _put_records(self, partition: TopicPartition, messages: list[Any]) -> None:
