@@ -49,10 +49,9 @@ from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failur
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.consumer.tracking import Tracking
+from consumer_coord.consumer.tracking import EngineTracking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
     ClosedError,
@@ -65,6 +64,7 @@ from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.shared_clusters import Clusters, shared_clusters
 from consumer_coord.offsets import CommitResult
+from consumer_coord.record_tracker import RecordTracker, Tracking
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
@@ -478,13 +478,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def track_records(self, tracker: RecordTracker) -> Tracking:
         """Let ``tracker`` decide what is committed and when a partition is released; read with the returned object alone.
 
-        For applications that work on several records at once: see :mod:`consumer_coord.consumer.record_tracker`. Records that
+        For applications that work on several records at once: see :mod:`consumer_coord.record_tracker`. Records that
         were received before count as finished. :meth:`Tracking.stop` ends it.
         """
         async with self._used(in_callback=False) as engine:
             self._asked()
             engine.track(tracker)
-            return Tracking(engine, lambda: self._used(in_callback=False), lambda: self._shared.subscribed)
+            return EngineTracking(engine, lambda: self._used(in_callback=False), lambda: self._shared.subscribed)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""

@@ -42,7 +42,6 @@ from consumer_coord.consumer.partitions import (
     after,
     moved,
 )
-from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.recreated_topics import look_at_topics
 from consumer_coord.consumer.reducer import (
     Accept,
@@ -89,6 +88,7 @@ from consumer_coord.offsets import (
     CommitResult,
     OffsetAndMetadata,
 )
+from consumer_coord.record_tracker import RecordTracker
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 

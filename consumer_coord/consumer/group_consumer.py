@@ -54,9 +54,8 @@ from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failur
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.consumer.record_tracker import RecordTracker
 from consumer_coord.consumer.shared_calls import SharedCalls
-from consumer_coord.consumer.tracking import BlockingTracking, Tracking
+from consumer_coord.consumer.tracking import EngineTracking, ThreadTracking
 from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
@@ -70,6 +69,7 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import CommitResult
+from consumer_coord.record_tracker import BlockingTracking, RecordTracker
 from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
@@ -551,12 +551,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         loop's thread.
         """
 
-        async def track() -> Tracking:
+        async def track() -> EngineTracking:
             self._engine.track(tracker)
-            return Tracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
+            return EngineTracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
 
         self._deliveries.finish(get_ident())
-        return BlockingTracking(self._run(track), self._run_tracked)
+        return ThreadTracking(self._run(track), self._run_tracked)
 
     def _run_tracked(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         result = self._run(work)

@@ -9,8 +9,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from consumer_coord.consumer.record_tracker import RecordTracker
-from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.log_text import get_logger
 from consumer_coord.process.context import CURRENT, Context
@@ -18,6 +16,7 @@ from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
 from consumer_coord.process.spans import enter
 from consumer_coord.process.work import Holding, Record
+from consumer_coord.record_tracker import RecordTracker, Tracking
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)

@@ -10,7 +10,6 @@ from typing import Any, Final, TypedDict
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError, KafkaException
-from consumer_coord.consumer.tracking import BlockingTracking, TrackedReading, Tracking
 from consumer_coord.errors import IllegalStateError
 from consumer_coord.finished_offsets import UnusableMetadataError, decode
 from consumer_coord.log_text import get_logger
@@ -19,6 +18,7 @@ from consumer_coord.process.failures import DeadLetterError, DeadLetters, Failur
 from consumer_coord.process.letters import Letter, Origin
 from consumer_coord.process.spans import Spans
 from consumer_coord.process.work import Holding, Order, Record, State, Work
+from consumer_coord.record_tracker import BlockingTracking, TrackedReading, Tracking
 from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)

@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from consumer_coord.consumer.record_tracker import RecordTracker
-from consumer_coord.consumer.tracking import BlockingTracking
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
@@ -30,6 +28,7 @@ from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
 from consumer_coord.process.spans import enter
 from consumer_coord.process.work import Holding, Record, State
+from consumer_coord.record_tracker import BlockingTracking, RecordTracker
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 

@@ -10,8 +10,8 @@ import pytest
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
-from consumer_coord.consumer.tracking import Tracking
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.record_tracker import Tracking
 from consumer_coord.topic_partition import TopicPartition as Partition
 from tests.consumer.test_async_consumer import consumer
 from tests.support.consumer.embedded import append_transaction

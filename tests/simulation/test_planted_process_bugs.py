@@ -8,13 +8,14 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.consumer.tracking import TrackedReading, Tracking
+from consumer_coord.consumer.tracking import EngineTracking
 from consumer_coord.finished_offsets import Ranges
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.asyncio_driver import AsyncProcess
 from consumer_coord.process.failures import FailurePolicy
 from consumer_coord.process.processing import Processing
 from consumer_coord.process.work import Holding, Lane, Record, Work
+from consumer_coord.record_tracker import TrackedReading
 from consumer_coord.simulation.drawing import draw_scenario, with_process, with_protocol
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.topic_partition import TopicPartition
@@ -106,10 +107,10 @@ def _give_up_early(patch: Patch) -> None:
 def _do_not_commit_at_the_end(patch: Patch) -> None:
     """What was finished since the last commit of the interval is not committed when ``process`` ends."""
 
-    async def commit(self: Tracking, timeout_s: float) -> bool:
+    async def commit(self: EngineTracking, timeout_s: float) -> bool:
         return True
 
-    patch.setattr(Tracking, "commit", commit)
+    patch.setattr(EngineTracking, "commit", commit)
 
 
 def _do_not_look_at_the_group(patch: Patch) -> None:
