@@ -184,7 +184,8 @@ class ArrowCalls(Turns):
             self._coordinator.check_process()
             engine, application = self._engine, self._application
             arrow.reader.pull(0)
-            if bounds is None and arrow.reader.pending and not self._calls and not engine.attention and engine.deliverable:
+            found = bounds is None and arrow.reader.found(1, columns=True)
+            if found and not self._calls and not engine.attention and engine.deliverable:
                 # Records wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
                 application.poll_times.record(time.monotonic(), application.calls)
                 return True
