@@ -13,7 +13,7 @@ from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, raise_
 from consumer_coord.confluent.rows import GivenRows, seconds
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine
+from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import CallbackError, ConcurrentUseError
 
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.shared_calls import SharedCalls
     from consumer_coord.group.application_polls import Application
     from consumer_coord.topic_partition import TopicPartition
-
-
-class _NoNews(NamedTuple):
-    """The value of ``_quiet`` after a wait for columns, unlike after a wait for messages."""
-
-    news: object
 
 
 class _Prepared(NamedTuple):
@@ -57,8 +51,13 @@ class ArrowCalls(Turns):
     _request: Request | None = None
     _then: list[Callable[[], Coroutine[Any, Any, None]]]
 
-    async def _do_what_callbacks_asked(self) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        async def _do_what_callbacks_asked(self) -> None: ...
+
+        def _wait_quietly(self, timeout: float | None, *, columns: bool = False) -> float: ...
+
+        def _look(self, least: int, most: int, timeout: float | None, *, columns: bool = False) -> float: ...
 
     def consume_arrow(
         self,
@@ -92,10 +91,10 @@ class ArrowCalls(Turns):
             mine = True
             self._application.polls += 1
             self._deliveries.finish(me)
-            if self._arrow is not None and self._nothing_new(self._arrow):
-                # An idle member spends its processor time here, so this code touches few objects.
-                timeout_s = self._wait_for_chunks(self._arrow, timeout_s)
-                if timeout_s <= 0 and self._nothing_new(self._arrow):
+            application = self._application
+            if self._quiet is application.news and self._arrow is not None and not self._engine.commits.unreported:
+                timeout_s = self._wait_quietly(timeout_s, columns=True)
+                if timeout_s <= 0 and self._quiet is application.news:
                     return request.empty
             batch, delivered, reader, cursors = self._next_batch(request, timeout_s)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
@@ -182,47 +181,24 @@ class ArrowCalls(Turns):
             raise notes.popleft()
         try:
             self._coordinator.check_process()
-            engine, application = self._engine, self._application
-            arrow.reader.pull(0)
-            if bounds is None and arrow.reader.pending and not self._calls and not engine.attention and engine.deliverable:
-                # Records wait, and nothing else is pending. A step on the loop would take four times as long as a small batch.
-                application.poll_times.record(time.monotonic(), application.calls)
-                return True
-            news = application.news
+            engine, reader, quiet = self._engine, arrow.reader, False
+            if bounds is None and engine.tracker is None and not self._calls:
+                if engine.fast_path:
+                    timeout_s = self._look(1, 0, timeout_s, columns=True)
+                    quiet = timeout_s <= 0 and self._quiet is self._application.news
+                else:
+                    reader.pull(0)
+                found = reader.found(1, columns=True)
+                if quiet or (found and not self._calls and not engine.attention and engine.deliverable):
+                    # A step on the loop would take four times as long as a small batch.
+                    return found
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
-            if engine.fast_path and not (arrow.reader.pending or self._calls):
-                self._quiet = _NoNews(news)
             if self._then:
                 self._on_loop(self._do_what_callbacks_asked)
                 ready = ready and not self._closed and arrow.reader.pending
             return ready
         except CallbackError as error:
             raise_cause(error)
-
-    def _nothing_new(self, arrow: ArrowReads) -> bool:
-        """Whether a step on the loop would find nothing to do."""
-        quiet = self._quiet
-        if type(quiet) is not _NoNews or quiet.news is not self._application.news:
-            return False
-        return not (self._engine.commits.news or arrow.reader.pending)
-
-    def _wait_for_chunks(self, arrow: ArrowReads, timeout_s: float) -> float:
-        """Wait without a step on the loop, because the last step found no other work; return the remaining time, in seconds."""
-        application, bell = self._application, self._application.bell
-        began = time.monotonic()
-        ends = began + timeout_s
-        while True:
-            bell.clear()
-            if self._librdkafka.reported:
-                application.look_again()
-            if began < ends and self._nothing_new(arrow):
-                bell.wait(min(ends - began, SLICE_S))
-            moment = time.monotonic()
-            application.poll_times.record_quiet(began, application.calls, moment - began)
-            if moment >= ends or not self._nothing_new(arrow):
-                return max(0.0, ends - moment)
-            application.waited()
-            began = moment
 
 
 class _Batches(Iterator["ArrowColumns"]):

@@ -62,9 +62,8 @@ class ArrowReads:
         return ready
 
     def decoding(self, request: Request) -> Decoding:
-        """Return a decoder of what was fetched; messages that were decoded and not delivered are decoded again."""
+        """Return a decoder of what was fetched."""
         reader = self.reader
-        reader.put_back()
         end = None if request.bounds is None else request.bounds.end
         columns = Columns(request.columns)
         return Decoding(reader.items(), reader.cursors, columns, request.max_records, request.max_bytes, end)

@@ -278,7 +278,7 @@ class Engine:
             reader.apply(self.plan, only)
             leased = self._may_deliver(leased_until)
             # Report a partition without a position before the call waits again.
-            found = len(reader.ready) >= least if not columns else reader.pending
+            found = reader.found(least, columns=columns)
             if late or ((found or (not reader.ready and self._unlocated())) and leased) or self.returns_early:
                 break
             await self._wait(most, max(0.0, ends - self.engine_loop.now()))
@@ -294,7 +294,7 @@ class Engine:
             # First deliver the records already fetched from the partitions whose reading ended. The next poll checks the group,
             # even if messages still wait.
             core.application.look_again()
-        if not (reader.pending if columns else reader.ready):
+        if not reader.found(1, columns=columns):
             self._raise_unlocated()
             return False
         return leased

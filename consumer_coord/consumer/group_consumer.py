@@ -421,8 +421,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         application = self._core.application
         return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
 
-    def _wait_quietly(self, timeout: float | None) -> float:
-        """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds."""
+    def _wait_quietly(self, timeout: float | None, *, columns: bool = False) -> float:
+        """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds.
+
+        ``columns``: do not decode it.
+        """
         # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
         # makes few calls, and touches few objects.
         application, reader, quiet = self._application, self._reader, self._quiet
@@ -434,12 +437,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if timeout:
             self._wait_for_bell(timeout)
         if reader.pending:
-            reader.pull(MOST_READY)
+            reader.pull(0 if columns else MOST_READY)
         else:
             reader.sweep()
         waited_s = min(timeout, time.monotonic() - began)
         application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
-        if not reader.ready:
+        if not reader.found(1, columns=columns):
             self._quiet = quiet
         if self._librdkafka.reported:
             application.look_again()
@@ -452,10 +455,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         if not (application.attention or self._reader.pending):
             application.bell.wait(timeout)
 
-    def _look(self, least: int, most: int, timeout: float | None) -> float:
+    def _look(self, least: int, most: int, timeout: float | None, *, columns: bool = False) -> float:
         """Make messages ready, and wait until there are ``least``, other work is pending, or ``timeout`` ends.
 
-        Return the remaining time, in seconds.
+        For ``columns``, wait until there is anything to decode. Return the remaining time, in seconds.
         """
         application, reader = self._application, self._reader
         began = time.monotonic()
@@ -470,8 +473,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             if self._outcomes.news and left_s > 0:
                 self._report_outcomes()
             fast = self._engine.fast_path
-            self._quiet = news if fast and not reader.ready and not self._calls else False
-            if left_s <= 0 or len(reader.ready) >= least or not fast:
+            self._quiet = news if fast and not reader.found(1, columns=columns) and not self._calls else False
+            if left_s <= 0 or reader.found(least, columns=columns) or not fast:
                 application.poll_times.record(began, application.calls)
                 return max(0.0, left_s)
             self._wait_for_bell(min(left_s, SLICE_S))

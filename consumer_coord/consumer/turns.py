@@ -71,7 +71,7 @@ class Turns:
     #: The identifier of the thread that uses the engine, or 0; and the number of threads that wait for their turn.
     _user = 0
     _waiting = 0
-    #: The value of ``application.news`` if the last wait for messages ended with nothing to do, otherwise False.
+    #: The value of ``application.news`` if the last wait for records ended with nothing to do, otherwise False.
     _quiet: object = False
     #: Calls that run on the loop, including a call whose thread was interrupted and no longer waits for the call's end.
     _calls: tuple[BlockingCall, ...] = ()

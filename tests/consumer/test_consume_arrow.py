@@ -26,7 +26,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.config import parse
 from consumer_coord.confluent import Message
-from consumer_coord.consumer import arrow_calls, arrow_reads
+from consumer_coord.consumer import arrow_reads, group_consumer
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.consumer.reading.chunks import Decoding
@@ -222,7 +222,7 @@ def test_waiting_records_need_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypa
 
 def test_a_wait_without_other_work_needs_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     # The records, the end of a commit and a wake-up must end the wait, not the end of a slice.
-    monkeypatch.setattr(arrow_calls, "SLICE_S", 10 * DEADLINE_S)
+    monkeypatch.setattr(group_consumer, "SLICE_S", 10 * DEADLINE_S)
     committed: list[Any] = []
     with member(kafka, on_commit=lambda error, rows: committed.append(error)) as one:
         one.subscribe(["orders"])

@@ -27,6 +27,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
@@ -73,8 +74,7 @@ class PartitionReading:
     ended: OutOfRange | None = None
     #: Whether a timer will begin to fetch again, because an error was reported.
     retries: bool = False
-    #: While ``on`` is false: the decoded messages, and the chunks and events that follow them.
-    messages: Sequence[Any] = ()
+    #: While ``on`` is false: the chunks and events that were fetched.
     items: deque[Item] = attrs.field(factory=deque)
     size: int = 0
 
@@ -130,6 +130,8 @@ class Reader:
         self.cursors: dict[TopicPartition, Cursor] = {}
         #: Decoded messages to deliver, in order.
         self.ready: deque[Any] = deque()
+        #: The decoded messages of partitions that are not delivered now.
+        self._aside: dict[TopicPartition, Sequence[Any]] = {}
         self._queue: deque[Item] = deque()
         #: Number of items at the front of the queue that have nothing left to decode.
         self._decoded = 0
@@ -198,6 +200,7 @@ class Reader:
         for partition in gone:
             del self._readings[partition]
             self.cursors.pop(partition, None)
+            self._aside.pop(partition, None)
             self._reported.pop(partition, None)
         self.ready = deque(one for one in self.ready if _key(one) not in gone)
         self._keep_in_queue(lambda one: one.at not in gone)
@@ -210,8 +213,7 @@ class Reader:
         aside: dict[tuple[str, int], list[Any]] = {one: [] for one in partitions}
         for message in self.ready:
             aside.get(_key(message), ready).append(message)
-        for one in partitions:
-            self._readings[one].messages = aside[one]
+        self._aside.update((one, aside[one]) for one in partitions if aside[one])
         self.ready = ready
         for item in self._queue:
             if item.at is not None and item.at in partitions:
@@ -239,10 +241,10 @@ class Reader:
     def _include(self, partition: TopicPartition, reading: PartitionReading) -> None:
         """Deliver a partition again, beginning with what was set aside."""
         reading.on = True
-        self.ready.extend(reading.messages)
+        self.ready.extend(self._aside.pop(partition, ()))
         self._queue.extend(reading.items)
         self._added += reading.size
-        reading.messages, reading.items, reading.size = (), deque(), 0
+        reading.items, reading.size = deque(), 0
         if reading.paused:
             reading.paused = False
             self._fetcher.resume([partition])
@@ -376,17 +378,23 @@ class Reader:
 
     def put_back(self) -> None:
         """Return messages that were decoded and not delivered to their chunks."""
-        waiting = self._first_waiting()
-        if not waiting and not self.ready:
+        if not self.ready and not self._aside:
             return
-        for reading in self._readings.values():
-            reading.messages = ()
+        waiting = self._first_waiting()
         cursors: dict[Any, Cursor] = {**self.cursors}
         for partition, message in waiting.items():
             one, at = cursors[partition], before(message)
             none = at.offset == one.first
             cursors[partition] = Cursor(at.offset, at.leader_epoch, None if none else one.first)
-        self.ready, self.cursors, self._decoded = deque(), cursors, 0
+        # No signal handler runs between these stores.
+        self.ready, self._aside, self.cursors, self._decoded = deque(), {}, cursors, 0
+
+    def found(self, least: int, *, columns: bool) -> bool:
+        """Whether ``least`` messages are ready; for ``columns``, whether there is anything to decode or to look at."""
+        if not columns:
+            return len(self.ready) >= least
+        self.put_back()
+        return self.pending
 
     def items(self) -> list[Chunk | ReadingEvent]:
         """Return what may be decoded into columns, in order; drop reports that a log ended, because no column has them."""
@@ -440,12 +448,9 @@ class Reader:
 
     def _first_waiting(self) -> dict[tuple[str, int], Any]:
         waiting: dict[tuple[str, int], Any] = {}
-        for message in list(self.ready):
+        for message in chain(list(self.ready), *tuple(self._aside.values())):
             if message.error() is None:
                 waiting.setdefault(_key(message), message)
-        for partition, reading in tuple(self._readings.items()):
-            for message in reading.messages[:1]:
-                waiting[partition] = message
         return waiting
 
     @property
