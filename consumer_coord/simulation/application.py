@@ -592,9 +592,7 @@ class MemberProcess:
             self._bounded.delivers(partition, rows)
         run = run_of(cluster, self.name, partition, holding, rows)
         if not run.present and self._knew_the_topic(partition):
-            what = (
-                f"{self.name} received {rows[0][0]} of a former {partition}, but knew the present topic before the call"
-            )
+            what = f"{self.name} received {rows[0][0]} of a former {partition}, but knew the present topic before the call"
             raise Violation("identity", what)
         return self._hands_out(holding, run, before)
 
