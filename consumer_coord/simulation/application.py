@@ -22,6 +22,7 @@ from assignors.base import Assignor
 from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
+from consumer_coord.consumer.partitions import Partition
 from consumer_coord.errors import (
     AssignorError,
     BrokerError,
@@ -133,6 +134,8 @@ class MemberProcess:
         self._paused: set[TopicPartition] = set()
         #: (partition, offset) -> leader epoch, for the positions after each batch of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
+        #: The consumer's table at the beginning of this turn of the application's loop.
+        self._table: Mapping[TopicPartition, Partition] = {}
         self._committed_at = 0.0
         #: True after the commit or the processing of a batch of columns failed. The application then commits positions instead
         #: of batches.
@@ -341,6 +344,7 @@ class MemberProcess:
         """Run one turn of the application's loop; return True if the member was fenced and must end."""
         stage, spec = self._stage, self.spec
         stage.checkers.step()
+        self._table = consumer.engine.table
         whim = None if stage.calm else self._plan.draw()
         if stage.calm and self._paused:
             await self._resume(consumer)
@@ -587,7 +591,15 @@ class MemberProcess:
         if self._bounded is not None:
             self._bounded.delivers(partition, rows)
         run = run_of(cluster, self.name, partition, holding, rows)
+        if not run.present and self._knew_the_topic(partition):
+            what = f"{self.name} received {rows[0][0]} of a former {partition}, but knew the present topic before the call"
+            raise Violation("identity", what)
         return self._hands_out(holding, run, before)
+
+    def _knew_the_topic(self, partition: TopicPartition) -> bool:
+        """Return whether the consumer knew the topic that exists now when this turn of the application's loop began."""
+        topic, known = self._stage.cluster.kafka.topics.by_name.get(partition.topic), self._table.get(partition)
+        return topic is not None and known is not None and known.topic_id == topic.topic_id
 
     def _hands_out(self, holding: Holding, run: Run, before: Sequence[tuple[Holding, int]]) -> tuple[Holding, int]:
         """Check a delivery. ``before``: the earlier deliveries of the same call."""

@@ -260,10 +260,14 @@ class SimulatedCluster:
         if not internal and self._new_user_log is not None:
             return self._new_user_log(topic, partition, settings)
         if not internal:
-            number = len(self.logs)
+            number, at = len(self.logs), TopicPartition(topic, partition)
+            former = next((one for one in reversed(self.logs) if one.partition == at), None)
+            if former is not None:
+                former.replaced_at = self.loop.time()
             log = RecordedLog(
                 settings,
                 number=number,
+                partition=at,
                 random=Random(f"{self._seed}-log-{number}"),
                 wall_clock_ms=self.wall_clock_ms,
                 transactions=self._fetching.transactions and not self._settled,

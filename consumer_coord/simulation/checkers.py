@@ -21,6 +21,8 @@ The rules, by the names under which they are reported:
 ``again``         no record is delivered twice while a member owns the partition
 ``records``       an application receives exactly the committed records of the log, in order; after a truncation an owner
                   continues at the end of the records that both logs share
+``identity``      a delivered record is the one that the log of its partition has at its offset; a record of a former topic of
+                  the same name is delivered only until the member knows the later topic
 ``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
                   them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the

@@ -76,13 +76,33 @@ def _number_of_log(row: Row) -> int:
     return int(row[1].partition(b":")[0])
 
 
+def identified(cluster: SimulatedCluster, name: str, holding: Holding, rows: Sequence[Row]) -> RecordedLog:
+    """Return the log of records that the owner ``name`` received; raise :class:`Violation` if it may not read this log.
+
+    The log belongs to the owner's partition. The log of a former topic of the same name counts only if that topic still existed
+    when the ownership began, and until the owner has received a record of a later topic.
+    """
+    logs = [cluster.logs[number] for number in sorted(set(map(_number_of_log, rows)))]
+    for log in logs:
+        what = f"{name} received {_shown(rows)} as records of {holding.partition}"
+        if log.partition != holding.partition:
+            raise Violation("identity", f"{what}, but log {log.number} is that of {log.partition}")
+        if log.replaced_at < holding.began:
+            raise Violation("identity", f"{what}, but the topic of log {log.number} was gone before {name} owned the partition")
+        if log.number < holding.log_number:
+            raise Violation("identity", f"{what}, after records of log {holding.log_number}, which is that of a later topic")
+    if len(logs) > 1:
+        raise Violation("records", f"{name} received {_shown(rows)} of {holding.partition}, which are in several logs")
+    holding.log_number = logs[0].number
+    return logs[0]
+
+
 def run_of(cluster: SimulatedCluster, name: str, partition: TopicPartition, holding: Holding, rows: Sequence[Row]) -> Run:
     """Find the log of a partition's records; raise :class:`Violation` if no log has exactly these records in sequence."""
     first, last = rows[0][0], rows[-1][0]
-    numbers = set(map(_number_of_log, rows))
-    log = cluster.logs[min(numbers)]
+    log = identified(cluster, name, holding, rows)
     version = log.version_of(rows)
-    if len(numbers) > 1 or version is None:
+    if version is None:
         raise Violation(
             "records",
             f"{name} received {_shown(rows)} of {partition}, but no log has exactly these records from {first} to {last}",

@@ -172,6 +172,7 @@ class ExactlyOnceRules:
 
     def reads(self, transaction: Txn, partition: TopicPartition, offset: int, value: bytes) -> None:
         """Record that a transaction has read a record, and check that it skipped none."""
+        self._check_identity(transaction, partition, offset, value)
         before = transaction.last_read().get(partition)
         if before is not None and not transaction.doomed:
             skipped = list(self.visible(partition, before + 1, offset))
@@ -183,6 +184,19 @@ class ExactlyOnceRules:
                 )
         decided = any(True for _ in self.visible(partition, offset, offset + 1))
         transaction.reads.append(Read(partition, offset, value, decided))
+
+    def _check_identity(self, transaction: Txn, partition: TopicPartition, offset: int, value: bytes) -> None:
+        """Check that a record is the one that the log has at its offset, if the log has one."""
+        log, written = self._log_of(partition), self._records[partition].get(offset)
+        if isinstance(log, RecordedLog):
+            there = log.committed_records(offset, offset + 1)
+            same = value.startswith(b"%d:" % log.number) and (not there or there[0][1] == value)
+        else:
+            same = written is None or value.split(_SEPARATOR)[:2] == [written.origin, written.transaction.tag.encode()]
+        if not same:
+            raise Violation(
+                "identity", f"{transaction.process} read {value.decode()} of {partition} at {offset}, where it is not"
+            )
 
     def sends(self, transaction: Txn, read: bytes, topic: str) -> tuple[TopicPartition, bytes]:
         """Return where the record for a record that was read goes, and its value."""

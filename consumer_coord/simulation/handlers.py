@@ -244,7 +244,7 @@ class HandlerRules:
         undone = [offset for offset, value in records if not self.is_done(value)]
         if undone:
             return f"{partition}: the records at {undone[:5]} are not done, of {log.end_offset}"
-        if committed and log.end_offset and log.first_record(max(known.committed, 0)) < log.end_offset:
+        if committed and log.first_record(max(known.committed, log.log_start_offset)) < log.end_offset:
             return f"{partition} is done, but only {known.committed} of {log.end_offset} is committed"
         return None
 

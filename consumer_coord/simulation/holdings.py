@@ -54,6 +54,8 @@ class Holding:
     rightful: bool
     #: The group's committed offset in the log when the member became the owner.
     committed_before: int = -1
+    #: The highest number of a log whose records were delivered; see :class:`RecordedLog`.
+    log_number: int = -1
     #: The time of the application's last seek.
     sought_at: float = -math.inf
     #: True if no record has been delivered since the application's last seek.

@@ -11,10 +11,12 @@ import tenacity
 
 from assignors.base import Assignor
 from consumer_coord.errors import ClosedError, CoordinatorError, FencedError
+from consumer_coord.offsets import partition_of_message
 from consumer_coord.process import DeadLetters, FailurePolicy, context
 from consumer_coord.process.failures import DeadLetterError
 from consumer_coord.simulation.application import MemberProcess, ProcessingError
 from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.columns import identified
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.handlers import LETTERS, LETTERS_PRODUCER, Stay, deed_of
 from consumer_coord.simulation.member_spec import MemberSpec
@@ -128,6 +130,7 @@ class ProcessingMember(MemberProcess):
             return
         deed, done = deed_of(value, rarely=self.spec.on_failure == "stop"), False
         try:
+            self._check_identity(message)
             self._rules.starts(stay, message, here.attempt)
         except Violation as breach:
             self._stage.fail(breach)
@@ -152,6 +155,15 @@ class ProcessingMember(MemberProcess):
                 counts = here.reason is None and not self._consumer.engine.suspended
                 stay.doubtful |= not counts or self.process.frozen_s > 0
                 self._rules.ends(stay, message, done=done, counts=counts)
+
+    def _check_identity(self, message: Any) -> None:
+        """Check that a record is the one that the log has at its offset."""
+        row = (message.offset(), message.value())
+        holding = self._reads(partition_of_message(message), row[0])
+        if identified(self._stage.cluster, self.name, holding, [row]).version_of([row]) is None:
+            raise Violation(
+                "identity", f"{self.name} handles {row[1].decode()} of {holding.partition} at {row[0]}, where it is not"
+            )
 
     @property
     def _most_failures(self) -> int:

@@ -14,6 +14,7 @@ from random import Random
 
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.topic_settings import LogSettings
+from consumer_coord.topic_partition import TopicPartition
 
 #: The producers of transactions, by producer id.
 _PRODUCERS = (7, 8)
@@ -33,6 +34,7 @@ class RecordedLog(PartitionLog):
         settings: LogSettings,
         *,
         number: int,
+        partition: TopicPartition,
         random: Random,
         wall_clock_ms: Callable[[], int],
         transactions: bool,
@@ -42,6 +44,9 @@ class RecordedLog(PartitionLog):
         super().__init__(settings)
         self._keys = keys
         self.number = number
+        #: The partition to which the log belongs, and the time at which a topic of the same name replaced its topic.
+        self.partition = partition
+        self.replaced_at: float = math.inf
         #: Whether every transaction ends with the call that began it.
         self.calm = not transactions
         self._transactions = transactions

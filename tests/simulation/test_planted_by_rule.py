@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from consumer_coord.broker.group_offsets import Commit, OffsetCoordinator
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.reading.chunks import Chunk
+from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.consumer.stored_positions import StoredPositions
+from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart
+from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
+from tests.support.simulation.planting import former
 from tests.support.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
@@ -62,7 +69,62 @@ def _keep_what_was_held_when_the_membership_is_gone(patch: Patch) -> None:
     patch.setattr(AssignmentState, "lose", lambda self: False)
 
 
+def _take_a_partition_for_another(patch: Patch) -> None:
+    """Of two partitions that are fetched from the same offset, the records of one are delivered as those of the other."""
+    deliver = Fetcher.deliver
+
+    def confused(self: Fetcher, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
+        others = [one for one in self._states.values() if one is not state and one.offset == records.offset]
+        taken = others[0] if others and records.offset else state
+        deliver(self, taken, attrs.evolve(records, partition=taken.partition, serial=taken.serial), size, count)
+
+    patch.setattr(Fetcher, "deliver", confused)
+
+
+def _keep_records_by_the_name_of_the_topic(patch: Patch) -> None:
+    """What was fetched of a former topic is delivered where the offsets of the later topic of the same name arrive at it."""
+    ids: dict[int, uuid.UUID] = {}
+    kept: list[Chunk] = []
+    assign, end, pull = Fetcher.assign, former(Reader, "_end"), Reader.pull
+
+    def noting(self: Fetcher, starts: Mapping[TopicPartition, FetchStart]) -> None:
+        ids.update({start.serial: start.topic_id for start in starts.values()})
+        assign(self, starts)
+
+    def keeping(self: Reader, gone: Collection[TopicPartition]) -> None:
+        kept.extend(one for one in self._queue if isinstance(one, Chunk) and one.at in gone)
+        end(self, gone)
+
+    def reviving(self: Reader, most: int) -> None:
+        for chunk in kept:
+            reading = self._readings.get(chunk.at)
+            if reading is None or not reading.on or ids.get(reading.serial) == ids[chunk.serial]:
+                continue
+            if chunk.records.offset <= self.cursors[chunk.at].next < chunk.end:
+                again = Chunk(attrs.evolve(chunk.records, serial=reading.serial), self._check_crcs, self._read_committed)
+                self._queue.insert(self._decoded, again)
+                self._added += again.size
+                kept.remove(chunk)
+                break
+        pull(self, most)
+
+    patch.setattr(Fetcher, "assign", noting)
+    patch.setattr(Reader, "_end", keeping)
+    patch.setattr(Reader, "pull", reviving)
+
+
+#: The rule, and what the bug does -> the bug, and the history that reveals it.
 PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
+    "identity: another partition": (_take_a_partition_for_another, history(members=1)),
+    "identity: a former topic": (
+        _keep_records_by_the_name_of_the_topic,
+        history(
+            *(Fault(at_ms, "recreate", 0, 8) for at_ms in range(5_000, 30_000, 5_000)),
+            batch=1,
+            poll_every_ms=1_000,
+            protocol="classic",
+        ),
+    ),
     "durability": (_confirm_what_is_not_written, history(members=1, protocol="classic")),
     "twice": (
         _begin_although_the_lease_has_passed,
@@ -86,9 +148,9 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
 }
 
 
-@pytest.mark.parametrize("rule", PLANTED)
-def test_a_rule_finds_a_bug_of_its_own(rule: str, monkeypatch: Patch) -> None:
-    plant, scenario = PLANTED[rule]
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_rule_finds_a_bug_of_its_own(name: str, monkeypatch: Patch) -> None:
+    (plant, scenario), rule = PLANTED[name], name.split(":")[0]
     assert play(scenario).violation is None, "the same history keeps every rule without the bug"
     plant(monkeypatch)
     found = play(scenario)
