@@ -201,9 +201,7 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(f"settings have names like 'group.id', not {key!r}")
         name = ALIASES.get(key, key)
         if name in given and given[name] != value:
-            raise ConfigurationError(
-                f"{spelled[name]} and {key} are two names of one setting and contradict each other: keep one"
-            )
+            raise ConfigurationError(f"{spelled[name]} and {key} are two names of one setting, with different values: keep one")
         given[name] = value
         spelled[name] = key
     return given

@@ -107,7 +107,7 @@ def decode(metadata: str, committed: int, log_end: int) -> Ranges:
     if not metadata:
         return ()
     if len(metadata) > _LONGEST_TEXT:
-        raise UnusableMetadataError(f"it has {len(metadata)} characters")
+        raise UnusableMetadataError(f"it has {len(metadata)} characters, and Kafka's strings have at most {_LONGEST_TEXT}")
     try:
         data = base64.b64decode(metadata.encode("ascii"), validate=True)
     except (UnicodeEncodeError, binascii.Error):

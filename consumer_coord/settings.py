@@ -424,7 +424,7 @@ SETTINGS: Mapping[str, Setting] = {
             as_boolean,
             "check_crcs",
             BOTH,
-            "Check the CRC-32C of each record batch. `poll` and `consume` check it only if this is set to true.",
+            "Check the CRC-32C of each record batch. If librdkafka reads, the default is false.",
             "If off, `consume_arrow` needs about a tenth less CPU time, but damage on the network may go unnoticed.",
         ),
         Setting(

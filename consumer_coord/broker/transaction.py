@@ -169,9 +169,7 @@ class Transaction:
     def check(self, producer: ProducerEpoch) -> None:
         """Raise :class:`~consumer_coord.broker.errors.TransactionError` unless this producer may write in a transaction."""
         if self.producer_id != producer.producer_id:
-            raise TransactionError(
-                error_codes.INVALID_PRODUCER_ID_MAPPING, f"the transactional id has the producer id {self.producer_id}"
-            )
+            raise _of_other_producer(self, producer.producer_id)
         if self.producer_epoch != producer.epoch:
             raise _fenced(self, producer.epoch)
         if self.is_prepared:
@@ -197,9 +195,7 @@ class Transaction:
         )
         repeated = overflowed or self.producer_epoch == producer.epoch + 1
         if self.producer_id != producer.producer_id and not overflowed:
-            raise TransactionError(
-                error_codes.INVALID_PRODUCER_ID_MAPPING, f"the transactional id has the producer id {self.producer_id}"
-            )
+            raise _of_other_producer(self, producer.producer_id)
         is_complete = self.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
         if not (
             (self.producer_epoch == producer.epoch and not self.is_prepared)
@@ -222,9 +218,7 @@ class Transaction:
         self, producer: ProducerEpoch, committed: bool, now_ms: int, new_producer_id: Callable[[], int]
     ) -> Transaction:
         if self.producer_id != producer.producer_id:
-            raise TransactionError(
-                error_codes.INVALID_PRODUCER_ID_MAPPING, f"the transactional id has the producer id {self.producer_id}"
-            )
+            raise _of_other_producer(self, producer.producer_id)
         if self.producer_epoch != producer.epoch:
             raise _fenced(self, producer.epoch)
         if self.state is TransactionState.ONGOING:
@@ -332,6 +326,13 @@ class Transaction:
 def _concurrent(transaction: Transaction) -> TransactionError:
     return TransactionError(
         error_codes.CONCURRENT_TRANSACTIONS, f"the end of transaction {transaction.transactional_id} is not complete: retry"
+    )
+
+
+def _of_other_producer(transaction: Transaction, producer_id: int) -> TransactionError:
+    return TransactionError(
+        error_codes.INVALID_PRODUCER_ID_MAPPING,
+        f"the transactional id has the producer id {transaction.producer_id}, but the request names {producer_id}",
     )
 
 

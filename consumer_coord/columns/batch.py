@@ -29,7 +29,7 @@ MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1
 #: Maximum size of a column's data in one Arrow record batch, in bytes, because Arrow's offsets are 32-bit integers.
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
-#: One call decompresses batches until it has written the first number of bytes, or read the second number of bytes.
+#: One call decompresses batches until it has written this number of bytes, or read this number of compressed bytes.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
 #: A pool of buffers for decompressed batches, the maximum number of buffers, and the maximum size of a buffer in bytes.

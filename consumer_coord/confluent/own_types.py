@@ -331,7 +331,7 @@ class Message:
         self._topic = value
 
     def set_key(self, value: Any, /) -> None:
-        """Replace the key."""
+        """Replace the key, for instance by a deserialized one."""
         self._key = value
 
     def set_value(self, value: Any, /) -> None:

@@ -540,7 +540,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._shared.unassign(partitions)
 
     async def pause(self, partitions: GivenRows) -> None:
-        """Stop delivering messages of these partitions, including messages already fetched, until :meth:`resume` is called."""
+        """Stop delivering messages of these partitions, also fetched ones, until :meth:`resume` or a revocation.
+
+        An eager rebalance revokes all partitions; see :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.pause`.
+        """
         await self._shared.pause(partitions)
 
     async def resume(self, partitions: GivenRows) -> None:

@@ -650,7 +650,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         run_blocking(self._shared.unassign, partitions)
 
     def pause(self, partitions: GivenRows) -> None:
-        """Stop delivering messages of these partitions until :meth:`resume`, even after rebalances that keep the partitions."""
+        """Stop delivering messages of these partitions until :meth:`resume`, or until the group revokes them.
+
+        Cooperative rebalances and the consumer protocol revoke only partitions that move. An eager rebalance, such as one with
+        the default ``range,cooperative-sticky``, revokes all: pause again in ``on_assign``.
+        """
         run_blocking(self._shared.pause, partitions)
 
     def resume(self, partitions: GivenRows) -> None:
@@ -786,9 +790,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def health(self, limit: float = 60.0) -> Health:
         """Return whether this consumer receives what its partitions have: the answer for probes and alerts.
 
-        ``limit`` is in seconds: the consumer is healthy while no partition has owed records for longer, or has been unknown for
-        longer, without a reason of the application's. A time counts from the first call that saw it, so call this method every
-        few seconds. Nothing is asked of brokers, except with librdkafka. This also works while another thread polls.
+        The consumer is unhealthy if records of a partition wait for delivery, or nothing is known about the partition, for more
+        than ``limit`` seconds, unless the application is the reason. A time counts from the first call that saw it, so call
+        this method every few seconds. Nothing is asked of brokers, except with librdkafka. This also works while another thread
+        polls.
         """
         return run_blocking(self._shared.health, limit)
 

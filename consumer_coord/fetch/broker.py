@@ -361,7 +361,7 @@ class BrokerFetches:
             # The broker is down. A pause of our own would only delay the first Fetch after its return.
             self._not_before = retry_at
         elif self._not_before <= moment:
-            # Otherwise a Fetch on another lane has failed as well.
+            # If the pause had not passed yet, a Fetch on another lane had failed at the same time, and counted already.
             self._not_before = moment + cluster.backoff.ms(self._failures) / 1000
             self._failures += 1
         cluster.refresh_soon()

@@ -30,7 +30,7 @@ class Target(enum.Enum):
 
 
 class Level(enum.Enum):
-    """What a finding means: the move is refused or cannot end, the group loses something, or merely something to know."""
+    """What a finding means: the move cannot begin or end, the group would lose something, or the operator should know it."""
 
     BLOCKS = "blocks"
     LOSES = "loses"

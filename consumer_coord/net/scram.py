@@ -18,7 +18,7 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: Smallest number of iterations (Kafka's ``ScramMechanism.minIterations``). A peer that requests fewer is not Kafka, and may
 #: try to learn the password.
 LEAST_ITERATIONS = 4_096
-#: Largest number of iterations (librdkafka's limit). A larger number would waste this client's processor time.
+#: Largest number of iterations (librdkafka's limit). A larger number would waste this client's CPU time.
 MOST_ITERATIONS = 1_000_000
 #: The header of the first message: no channel binding, and no identity other than the user name.
 _GS2_HEADER = "n,,"

@@ -62,7 +62,7 @@ class AsyncProcess(Processing):
         self._letters_timer: asyncio.TimerHandle | None = None
 
     async def run(self, consumer: TracksRecords) -> Counts:
-        """Process records until it is stopped, cancelled, or a handler fails; then return the counts, or raise."""
+        """Handle records until ``stop`` is set; then return the counts. Raise if a handler fails for good, or if cancelled."""
         tracking = self._tracking = await consumer.track_records(self)
         await tracking.read_also(lambda topics: self.retry_topics(topics, tracking.wall_clock_ms))
         consumer.report_handlers(self.handling, self.figures)

@@ -525,8 +525,8 @@ class Processing(ABC):
     def wait_s(self) -> float:
         """Return how long to wait for records, in seconds.
 
-        A partition that waits for room is read again only by the next call. So the wait ends before the handlers, at their
-        present rate, can have made room; but a wait that is too short costs more than the records of slow handlers.
+        A partition that was paused for lack of room is read again only by the next call. So wait half of the time in which the
+        handlers, at their present rate, make room; but not less than ``SHORT_WAIT_S``, because each call has a cost.
         """
         (since, before), now, handled = self._rated, self.clock(), self.work.handled
         self._rated = now, handled

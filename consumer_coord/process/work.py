@@ -120,7 +120,7 @@ class Lane:
         self.waiting: deque[Record] = deque()
         #: The record that later ones wait for.
         self.busy: Record | None = None
-        #: The queue in which the lane waits for its turn, and whether it does.
+        #: The queue in which the lane waits for its turn, and whether it is in the queue.
         self.turns: deque[Lane] = turns
         self.ready: bool = False
         #: Until when the lane waits for more records; None if it has not been looked at. Its number in the heap meanwhile.

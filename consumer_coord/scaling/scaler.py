@@ -75,7 +75,7 @@ class Scaler:
 
     def _next(self, before: GroupFigures, found: GroupReport | CoordinatorError) -> GroupFigures:
         if isinstance(found, CoordinatorError):
-            # The wait begins again with the next report, so it does not matter whether the members change in the meantime.
+            # Without a membership, the next report counts as a change, so the wait after a change begins again.
             return GroupFigures(hold(before.wanted, str(found)))
         at, membership = now(), Membership.of(found.group)
         if not found.rows:

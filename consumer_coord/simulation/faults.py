@@ -405,7 +405,7 @@ def _stall(world: World, fault: Fault, member: MemberProcess) -> None:
 
 @member_kind(
     "linger",
-    "a process is frozen inside its next on_commit for longer than its session, and joins again before the callback ends",
+    "a process is frozen inside its next on_commit, mostly for longer than its session, and may join again before it returns",
     counts=(0, 0, 1),
     lasts_ms=(14_000, 20_000),
 )

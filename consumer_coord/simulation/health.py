@@ -56,7 +56,7 @@ class _Member:
 
 
 class HealthRule:
-    """The rule ``health`` of one simulation run."""
+    """The rule ``health`` of one run: what ``health()`` returns must agree with the logs and the deliveries."""
 
     def __init__(self, checkers: Checkers, cluster: SimulatedCluster) -> None:
         """Compare with the logs of ``cluster``, and with the deliveries that ``checkers`` know."""

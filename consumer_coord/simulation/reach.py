@@ -50,13 +50,13 @@ class Observed(Protocol):
 
 
 class Reach:
-    """Collects what one run reaches."""
+    """Collects the events of one run, each with the phase of the member and the faults of its moment."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         self._loop = loop
         #: Events with the phases of the member and the faults of the moment.
         self._events: set[tuple[str, int, str, tuple[str, ...]]] = set()
-        #: Kind of fault -> how many of the kind last, and until when one counts that has ended or has no end.
+        #: Kind of fault -> how many have begun and not ended; and until when one still counts that has ended, or has no end.
         self._lasting: dict[str, int] = {}
         self._until: dict[str, float] = {}
         #: The faults of the moment, and the virtual time until which they are these.

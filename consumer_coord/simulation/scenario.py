@@ -80,7 +80,7 @@ class Scenario:
     latency_ms: float
     #: The setting ``group.protocol`` of members that start later or start again; None means that the protocol does not change.
     later_protocol: str | None = None
-    #: None for the newest brokers, and transactions that nobody begins.
+    #: None: the newest brokers, and no transactions.
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
     #: Whether the brokers subscribe to the members' metrics (KIP-714).
     metrics: bool = attrs.field(default=False, metadata={"later": True})

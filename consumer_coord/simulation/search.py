@@ -251,7 +251,7 @@ def _with(scenario: Scenario, faults: Iterable[Fault]) -> Scenario:
 def form(scenario: Scenario) -> tuple[object, ...]:
     """Return what decides which kinds of faults are possible: what members do, and whether logs are truncated.
 
-    Logs with transactions are not truncated, and members that meet a truncation do not commit after a failure.
+    Scenarios of different forms cannot be mixed. For instance, no fault truncates a log that has transactions.
     """
     kinds: Set[str] = {fault.kind for fault in scenario.faults}
     first = scenario.members[0]

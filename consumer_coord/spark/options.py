@@ -456,9 +456,7 @@ def _kafka_options(options: Mapping[str, str]) -> dict[str, Any]:
         if name not in options:
             continue
         if settings.get(name, options[name]) != options[name]:
-            raise ConfigurationError(
-                f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} contradict each other: keep {name}"
-            )
+            raise ConfigurationError(f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} differ: keep {name}")
         settings[name] = options[name]
     return settings
 
@@ -477,7 +475,7 @@ def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | No
     if topics is None and pattern is None:
         raise MissingOptionError(ways)
     if topics is not None and pattern is not None:
-        raise ConfigurationError(f"{ways}: subscribe={topics!r} and subscribePattern={pattern!r} exclude each other")
+        raise ConfigurationError(f"{ways}: subscribe={topics!r} and subscribePattern={pattern!r} cannot be combined")
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -500,7 +498,7 @@ def _assigned(options: Mapping[str, str]) -> frozenset[TopicPartition] | None:
         return None
     for other in ("subscribe", "subscribePattern"):
         if other.lower() in options:
-            raise ConfigurationError(f"assign and {other} exclude each other: keep one")
+            raise ConfigurationError(f"assign and {other} cannot be combined: keep one")
     shape = f'assign={value!r} must be JSON like {{"topic":[0,1]}}'
     try:
         read: Any = json.loads(value)

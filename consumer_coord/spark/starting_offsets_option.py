@@ -119,7 +119,7 @@ def _limit(options: Mapping[str, str], names: Sequence[str], words: Mapping[str,
     by_offset, by_timestamp, timestamp = names
     given = [name for name in names if name.lower() in options]
     if len(given) > 1:
-        raise ConfigurationError(f"{' and '.join(given)} exclude each other: keep one")
+        raise ConfigurationError(f"{' and '.join(given)} cannot be combined: keep one")
     name = given[0] if given else by_offset
     value = options[name.lower()].strip() if given else ""
     found: dict[str, Any] = {"option": name, "word": default}

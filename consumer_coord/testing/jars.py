@@ -157,7 +157,8 @@ def java_executable() -> str:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
-        raise UnavailableError(f"Java >= {_JAVA_NEEDED} is needed for a real Kafka broker, and no java was found")
+        where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on the PATH"
+        raise UnavailableError(f"Java >= {_JAVA_NEEDED} is needed for a real Kafka broker, and {where}")
     shown = _shown_version(java)
     version = re.search(r'version "(\d+)', shown)
     if version is None or int(version.group(1)) < _JAVA_NEEDED:

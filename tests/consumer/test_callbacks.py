@@ -359,6 +359,30 @@ def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka:
         assert sorted((message.partition(), message.offset()) for message in take(one, 2)) == [(number, 10) for number in kept]
 
 
+def test_an_eager_rebalance_ends_a_pause_unless_on_assign_pauses_again(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(10) for number in range(4)})
+    again = False
+
+    def on_assign(who: GroupConsumer, partitions: list[Any]) -> None:
+        if again:
+            who.pause(partitions)
+
+    with consumer(kafka, "range") as one, consumer(kafka, "range") as two, consumer(kafka, "range") as three:
+        one.subscribe(["orders"], on_assign=on_assign)
+        eventually(lambda: held(one) == [0, 1, 2, 3], step=one.poll_and_keep)
+        one.pause([row(number) for number in range(4)])
+        assert len(one.paused()) == 4
+        two.subscribe(["orders"])
+        _share(one, two)
+        assert not one.paused()
+        again = True
+        three.subscribe(["orders"])
+        eventually(
+            lambda: held(one) and held(three) and one.generation() == three.generation(), step=poll_each(one, two, three)
+        )
+        assert sorted(partition.partition for partition in one.paused()) == held(one)
+
+
 @pytest.mark.behaviour(53)
 def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {number: range(2000) for number in range(4)})

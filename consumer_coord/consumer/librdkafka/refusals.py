@@ -99,10 +99,10 @@ class Refusals:
             logger.info("data plane: %s", error)
 
     def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
-        """Raise the recorded error, unless the group connection was refused, too.
+        """Raise the recorded error of librdkafka, unless the brokers refused the group connection, too.
 
-        If the group connection was refused and ``joins`` is false, raise the error of the group connection. If ``joins`` is
-        true, the member's attempt to join reports this error.
+        Then the error of the group connection is the better one: raise it, unless ``joins`` says that the member is about to
+        join, because the join reports it.
         """
         held = self._held
         if held is None:

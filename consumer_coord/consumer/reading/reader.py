@@ -53,8 +53,8 @@ _QUEUE_BYTES: Final = 4 << 20
 _TAKE_BYTES: Final = 16 << 20
 #: How long after the report of an error a partition is fetched again, in seconds (librdkafka: ``fetch.error.backoff.ms``).
 _AGAIN_S: Final = 0.5
-#: How long a partition that the plan does not fetch is fetched all the same, in seconds, and how many bytes of such partitions
-#: are kept.
+#: A partition that the plan no longer fetches, such as a paused one, is fetched for this long all the same, in seconds; and how
+#: many bytes of such partitions are kept.
 _EXCLUDED_S: Final = 1.0
 _EXCLUDED_BYTES: Final = 2 << 20
 
@@ -97,10 +97,10 @@ class Reader:
         engine_loop: EngineLoop,
         source: Callable[[Callable[[], None]], MessageSource] | None = None,
     ) -> None:
-        """Fetch nothing yet, and then with Fetch requests. Call :meth:`serve` before the first plan.
+        """Create a reader that fetches nothing yet. Call :meth:`serve` before the first plan.
 
-        ``source`` makes what fetches in their place. It is called with a function, to be called on the loop when there is
-        something to take.
+        ``source`` creates what fetches instead of this package's Fetch requests. It is called with a function, to be called on
+        the loop when there is something to take.
         """
         self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
@@ -408,9 +408,8 @@ class Reader:
     def positions(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the position after each partition's last delivered record; omit partitions without one. Any thread.
 
-        A position may lie behind transaction markers and aborted records, too. A record of a reading other than the one in
-        ``table`` does not count: until the next :meth:`apply`, the reader still has the former reading of a partition that was
-        lost and assigned again.
+        A position may lie behind transaction markers and aborted records, too. If a partition was
+        lost and assigned again, the reader has its former reading until the next :meth:`apply`; that one does not count.
         """
         waiting = self._first_waiting()
         found: dict[TopicPartition, OffsetAndMetadata] = {}

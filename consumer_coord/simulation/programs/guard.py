@@ -22,7 +22,7 @@ from consumer_coord.simulation.programs.process import ProgramProcess
 from consumer_coord.simulation.programs.where import is_program, program_modules
 from consumer_coord.threads.background import Runtime
 
-#: The former value of an attribute that a class only inherits.
+#: Stands for "the class had no such attribute of its own", so that restoring it means deleting the patch.
 _INHERITED: Final = object()
 _CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 _USE_THE_LOOP: Final = (

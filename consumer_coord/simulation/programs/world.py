@@ -242,7 +242,7 @@ class SimulatedWorld:
             kafka.create_topic(topic)
 
     def produced(self, topic: str, headers: Headers) -> None:
-        """Look at the headers of a record that a broker has: a retry topic must be read to its end, too."""
+        """Note whether a produced record, by its headers, is one to retry: its topic must then be read to the end, too."""
         if self._records.produced(headers):
             self._retries[topic] = None
 
