@@ -14,6 +14,8 @@ import pytest
 from hypothesis import settings
 
 from consumer_coord.consumer import which_plane
+from consumer_coord.consumer.arrow_arguments import NO_COLUMNS
+from consumer_coord.errors import IllegalStateError
 from consumer_coord.testing import jars as kafka_jars
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from consumer_coord.testing.real_kafka import RealKafka
@@ -58,6 +60,17 @@ def pytest_configure(config: pytest.Config) -> None:
         which_plane.BY_DEFAULT = True
     config.pluginmanager.register(BehaviourTable(config))
     config.pluginmanager.register(SecretWatch())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """With ``--librdkafka``, skip a test as soon as it reads columns, which librdkafka does not have."""
+    try:
+        yield
+    except IllegalStateError as error:
+        if item.config.getoption("librdkafka") and NO_COLUMNS in str(error):
+            pytest.skip("needs columns")
+        raise
 
 
 @pytest.fixture

@@ -569,6 +569,27 @@ def test_an_interrupt_of_a_bounded_read_loses_and_doubles_nothing(kafka: Embedde
         interrupt_every_read(one, lambda: next(batches))
 
 
+def test_an_interrupt_while_messages_go_back_to_their_chunks_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
+    """A poll decodes ahead, a pause sets these messages aside, and a read of columns is interrupted at each point in turn."""
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.assign([row(0, 0)])
+        number, quiet = 0, 0
+        while quiet < 3:
+            one.seek(row(0, 0))
+            message = one.poll(DEADLINE_S)
+            assert message is not None
+            assert at(message) == (0, 0)
+            one.pause([row(0)])
+            with interrupted(number) as points:
+                assert not len(one.consume_arrow(timeout=0))
+            one.resume([row(0)])
+            found = read([one], lambda them: len(them) >= COUNT - 1)
+            assert found == [(0, offset) for offset in range(1, COUNT)], f"after an interrupt at {points.raised_at}"
+            quiet = quiet + 1 if points.raised_at is None else 0
+            number += 1
+        assert number >= 50
+
+
 def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease expires while the batch is decoded."""
     with consumer(kafka) as one:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import ClosedError, WakeupError
+from consumer_coord.simulation.calls import Cut
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, GROUP, produce, row
 from tests.support.waiting import eventually_async
-from tests.support.white_box import coordinator_of
+from tests.support.white_box import coordinator_of, set_lease_clock
 
 PARTITIONS = 2
 COUNT = 20
@@ -85,6 +88,8 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
+Read = Callable[..., Coroutine[Any, Any, list[Pair]]]
+
 KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])
 SHAPES = pytest.mark.parametrize("shape", [Member.message, Member.columns], ids=["messages", "columns"])
 
@@ -128,5 +133,120 @@ def test_a_pause_keeps_messages_that_columns_have_after_it(kafka: EmbeddedKafka,
             assert await one.columns(0.05) == []
             await one.call(one.one.resume, [row(0)])
             assert await one.columns() == [(0, offset) for offset in range(1, COUNT)]
+
+    asyncio.run(main())
+
+
+async def read_all(one: Member, shape: Read) -> None:
+    """Read every record."""
+    found: list[Pair] = []
+    while len(found) < len(ALL):
+        found += await shape(one)
+    assert sorted(found) == ALL
+
+
+@KINDS
+@SHAPES
+def test_wakeup_ends_a_wait(kafka: EmbeddedKafka, kind: str, shape: Read) -> None:
+    async def main() -> None:
+        async with member(kafka, kind) as one:
+            await one.call(one.one.subscribe, ["orders"])
+            await read_all(one, shape)
+            reading = asyncio.create_task(shape(one))
+            await one.waits()
+            await one.beside(one.one.wakeup)
+            with pytest.raises(WakeupError):
+                await reading
+
+    asyncio.run(main())
+
+
+@KINDS
+@SHAPES
+def test_a_close_ends_a_wait(kafka: EmbeddedKafka, kind: str, shape: Read) -> None:
+    async def main() -> None:
+        async with member(kafka, kind) as one:
+            await one.call(one.one.subscribe, ["orders"])
+            await read_all(one, shape)
+            reading = asyncio.create_task(shape(one))
+            await one.waits()
+            await one.beside(one.one.close)
+            with pytest.raises(ClosedError):
+                await reading
+
+    asyncio.run(main())
+
+
+@KINDS
+@SHAPES
+def test_news_of_the_group_are_handled_in_a_wait(kafka: EmbeddedKafka, kind: str, shape: Read) -> None:
+    async def main() -> None:
+        revoked: list[int] = []
+        async with member(kafka, kind, **{"enable.auto.commit": False}) as one, member(kafka, kind) as two:
+            await one.call(
+                one.one.subscribe,
+                ["orders"],
+                on_revoke=lambda _, rows: revoked.extend(each.partition for each in rows),
+            )
+            await read_all(one, shape)
+            await one.call(one.one.commit, asynchronous=False)
+            reading = asyncio.create_task(shape(one))
+            await one.waits()
+            await two.call(two.one.subscribe, ["orders"])
+            assert await two.call(two.one.poll, 0.01) is None
+            await eventually_async(lambda: revoked, "a revocation inside the wait")
+            assert not reading.done()
+            (left,) = {0, 1} - set(revoked)
+            await asyncio.to_thread(produce, kafka, "orders", {left: [0]})
+            assert await reading == [(left, COUNT)]
+
+    asyncio.run(main())
+
+
+@KINDS
+@SHAPES
+def test_a_member_without_a_lease_delivers_nothing_until_it_has_one(kafka: EmbeddedKafka, kind: str, shape: Read) -> None:
+    async def main() -> None:
+        async with member(kafka, kind, **{"enable.auto.commit": False}) as one:
+            await one.call(one.one.subscribe, ["orders"])
+            await read_all(one, shape)
+            lease = coordinator_of(one.one).lease
+            clock = lease.clock
+            reading = asyncio.create_task(shape(one, 0.5))
+            await one.waits()
+            set_lease_clock(one.one, lambda: math.inf)
+            await asyncio.to_thread(produce, kafka, "orders", {1: [0]})
+            assert await reading == []
+            assert await shape(one, 0.0) == []
+            set_lease_clock(one.one, clock)
+            assert await shape(one) == [(1, COUNT)]
+
+    asyncio.run(main())
+
+
+@SHAPES
+def test_a_cancellation_at_any_await_loses_and_repeats_nothing(kafka: EmbeddedKafka, shape: Read) -> None:
+    """The read is cancelled at its first await, then at its second one, and so on, with and without records at hand."""
+
+    async def main() -> None:
+        async with member(kafka, "asyncio", **{"enable.auto.commit": False}) as one:
+            await one.call(one.one.subscribe, ["orders"])
+            await read_all(one, shape)
+            expected, step, whole, cancelled = COUNT, 0, 0, 0
+            while whole < 3:
+                reading = asyncio.create_task(Cut("read", step, 0.0).stepped(shape(one)))
+                if step % 2:
+                    await asyncio.sleep(0)
+                await asyncio.to_thread(produce, kafka, "orders", {1: [0]})
+                try:
+                    found = await reading
+                    whole += 1
+                except asyncio.CancelledError:
+                    cancelled += 1
+                    found = await shape(one)
+                assert found == [(1, expected)], f"after a cancellation at await {step}"
+                expected += 1
+                step += 1
+            assert cancelled >= 2
 
     asyncio.run(main())

@@ -6,7 +6,7 @@ of a consumer; ``tests/test_structure.py`` checks this.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -85,6 +85,13 @@ def partitions(consumer: GroupConsumer) -> Mapping[TopicPartition, Partition]:
 def coordinator_of(consumer: GroupConsumer | AsyncGroupConsumer) -> ConsumerCoordinator:
     """Return the coordinator that makes the consumer a member of its group; it belongs to the loop's thread."""
     return consumer._core
+
+
+def set_lease_clock(consumer: GroupConsumer | AsyncGroupConsumer, clock: Callable[[], float]) -> None:
+    """Let the lease of a consumer's membership end by another clock."""
+    coordinator_of(consumer).lease.clock = clock
+    if isinstance(consumer, GroupConsumer):
+        consumer._lease_clock = clock
 
 
 def blocking_coordinator_of(consumer: GroupConsumer) -> BlockingCoordinator:
