@@ -281,6 +281,8 @@ class Engine:
             found = reader.found(least, columns=columns)
             if late or ((found or (not reader.ready and self._unlocated())) and leased) or self.returns_early:
                 break
+            if not (found or columns):
+                reader.exceed()
             await self._wait(most, max(0.0, ends - self.engine_loop.now()))
             core.application.waited()
             await self._events()

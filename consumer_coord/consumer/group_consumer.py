@@ -477,6 +477,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             if left_s <= 0 or reader.found(least, columns=columns) or not fast:
                 application.poll_times.record(began, application.calls)
                 return max(0.0, left_s)
+            reader.exceed()
             self._wait_for_bell(min(left_s, SLICE_S))
             application.waited()
             left_s = ends - time.monotonic()

@@ -388,3 +388,24 @@ def test_a_wakeup_ends_the_poll_of_another_task(kafka: EmbeddedKafka) -> None:
                 await polls
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_consume_waits_for_more_bytes_than_are_fetched_ahead(kafka: EmbeddedKafka, blocking: bool) -> None:
+    """Neither the queue's room for 4 MiB nor the limit of what is fetched ahead ends the call before its timeout."""
+    kafka.create_topic("large", 1)
+    produce(kafka, "large", {0: [str(at) * 900_000 for at in range(9)]})
+    given = settings(kafka) | {"auto.offset.reset": "earliest", "queued.max.messages.kbytes": 2048}
+
+    async def of_asyncio() -> list[Any]:
+        async with AsyncGroupConsumer(given) as one:
+            await one.assign([row(0, 0, "large")])
+            return await one.consume(9, 20)
+
+    if blocking:
+        with GroupConsumer(given) as consumer:
+            consumer.assign([row(0, 0, "large")])
+            messages = consumer.consume(9, 20)
+    else:
+        messages = asyncio.run(of_asyncio())
+    assert [message.value() for message in messages] == [str(at).encode() * 900_000 for at in range(9)]

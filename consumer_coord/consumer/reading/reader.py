@@ -23,6 +23,7 @@ without a call between the stores. Decoded rows that were lost on the way are no
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import weakref
 from collections import deque
@@ -287,6 +288,23 @@ class Reader:
         if not self._asked and self._fetcher.ready and self._added - self._removed <= _QUEUE_BYTES // 2:
             self._asked = True
             self._on_loop(self._refill)
+
+    def exceed(self) -> None:
+        """Make room for more than the queue may hold, because the caller waits for more messages than that.
+
+        Call this before such a wait: what is ready leaves the queue only with the call's result.
+        """
+        queue = self._queue
+        held = self._added - self._removed
+        if self._asked or self._decoded < len(queue):
+            return
+        # The fetcher must not count what is ready either, because its limit would end the fetching for good.
+        for item in queue:
+            if item.at is not None:
+                self._fetcher.advance(item.at, item.serial, item.end)
+        if self._fetcher.ready and held > _QUEUE_BYTES // 2:
+            self._asked = True
+            self._on_loop(functools.partial(self._refill, held + _QUEUE_BYTES))
 
     def _is_current(self, item: Item) -> bool:
         """Return whether an item of the queue has something to decode."""
