@@ -42,6 +42,8 @@ The rules, by the names under which they are reported:
 ``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
 ``plans``         no leader rejects a plan of a built-in assignor
 ``liveness``      after the last fault the group becomes stable within a time limit
+``freshness``     after the last fault, each record is delivered within a bound that follows from the owner's settings
+                  (``fresh_within_s``), counted from the begin of the ownership if that is later
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, or repeats a look-up more than
                   :data:`MOST_REPEATS` times, whatever the brokers respond

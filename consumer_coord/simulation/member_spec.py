@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -106,6 +106,9 @@ DRIFT = 0.05
 #: Time limit of the application's synchronous commits, in seconds.
 COMMIT_TIMEOUT_S = 4.0
 
+#: The number of polls in which an application takes all records of its partitions, if it waits between them.
+_POLLS = 3
+
 
 def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, int]], client_id: str) -> dict[str, Any]:
     """Return the settings of a member, for the constructor of a consumer.
@@ -140,3 +143,22 @@ def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, 
     if spec.rack is not None:
         settings["client.rack"] = spec.rack
     return settings
+
+
+def fresh_within_s(spec: MemberSpec, fetching: Mapping[str, Any]) -> float:
+    """Return how long a member may take to deliver all records of a partition that it owns, in seconds, without a new fault.
+
+    At worst the member waits for two connections that are silently dead, that of a look-up and that of a Fetch, and connects
+    again. Its metadata are as old as they may be, and the broker lets the Fetch wait. Its application has just begun a commit
+    that fails, and takes the records in several polls. ``fetching`` are the settings that concern Fetch requests.
+    """
+    settings = {**settings_of(spec, "", (), ""), **fetching}
+    steps = (
+        *(settings["socket.timeout.ms"], settings["reconnect.backoff.max.ms"]) * 2,
+        settings["metadata.max.age.ms"],
+        settings["fetch.wait.max.ms"],
+        COMMIT_TIMEOUT_S * 1000,
+        spec.poll_timeout_ms,
+        _POLLS * spec.poll_every_ms,
+    )
+    return sum(steps) / 1000

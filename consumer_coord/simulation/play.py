@@ -23,8 +23,8 @@ from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
-from consumer_coord.simulation.member_spec import COMMIT_TIMEOUT_S
-from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.member_spec import COMMIT_TIMEOUT_S, fresh_within_s
+from consumer_coord.simulation.scenario import Fetching, Scenario
 from consumer_coord.simulation.world import JOINED_S, World
 from consumer_coord.simulation.wrong_answers import OFFSET_COMMIT, WRONG_ANSWERS
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
@@ -172,6 +172,7 @@ class _Course(World):
             elif quiet_since is None:
                 quiet_since = self.loop.time()
                 self.history.note("world", "is quiet")
+            self._look_for_late_records(began)
             if self._has_left_joiner():
                 bound_s = self.bound_s + NEW_MEMBER_JOIN_TIMEOUT_MS / 1000
             if disquiet is not None and self.loop.time() - began > bound_s:
@@ -354,6 +355,31 @@ class _Course(World):
         if covered < end or (end and next_offset != end):
             return f"{partition} was processed up to {covered} of {end} (next offset {next_offset})"
         return None
+
+    def _look_for_late_records(self, healed: float) -> None:
+        """Check that the owners have delivered every record in time, counted from the end of the faults or from their begin.
+
+        No record arrives meanwhile. Members that call ``process`` or have transactions deliver when their handlers allow it.
+        """
+        if self.handlers is not None or self.exactly_once is not None:
+            return
+        for partition in self.cluster.partitions():
+            holders = [holding for holding in self.checkers.holders(partition) if holding.owner.alive]
+            if len(holders) == 1:
+                self._must_be_fresh(holders[0], self.loop.time() - max(healed, holders[0].began))
+
+    def _must_be_fresh(self, holding: Holding, owned_s: float) -> None:
+        member, end = holding.owner, self._end_of(holding.partition)
+        assert isinstance(member, MemberProcess)
+        bound_s = fresh_within_s(member.spec, (self.scenario.fetching or Fetching()).settings)
+        if owned_s <= bound_s or member.in_bounded_read or self._may_stay_unread(holding):
+            return
+        if self.checkers.next_offset(holding) < end:
+            raise Violation(
+                "freshness",
+                f"{member.name} has delivered {holding.partition} only up to {self.checkers.next_offset(holding)} of {end},"
+                f" {owned_s:.0f} s after the last fault and the begin of its ownership; {bound_s:.0f} s suffice",
+            )
 
     def _left_to_commit(self, holding: Holding) -> str | None:
         member, partition = holding.owner, holding.partition

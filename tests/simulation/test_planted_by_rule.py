@@ -14,7 +14,9 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.reading.chunks import Chunk
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.consumer.stored_positions import StoredPositions
+from consumer_coord.environment import now
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart
+from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.offsets import OffsetAndMetadata
@@ -113,6 +115,21 @@ def _keep_records_by_the_name_of_the_topic(patch: Patch) -> None:
     patch.setattr(Reader, "pull", reviving)
 
 
+def _wait_a_minute_for_a_fetch(patch: Patch) -> None:
+    """A Fetch on a connection that is silently dead is given up only after a minute."""
+    begin = former(BrokerFetches, "_begin")
+    patch.setattr(BrokerFetches, "_begin", lambda self, lane, ask: begin(self, lane, ask) + 60_000)
+
+
+def _back_off_for_a_minute(patch: Patch) -> None:
+    """A partition that a Fetch response leaves out is fetched again after a minute, whatever ``retry.backoff.max.ms`` is."""
+
+    def back_off(self: BrokerFetches, state: FetchState) -> None:
+        state.not_before = now() + 60
+
+    patch.setattr(BrokerFetches, "_back_off", back_off)
+
+
 #: The rule, and what the bug does -> the bug, and the history that reveals it.
 PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "identity: another partition": (_take_a_partition_for_another, history(members=1)),
@@ -124,6 +141,14 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
             poll_every_ms=1_000,
             protocol="classic",
         ),
+    ),
+    "freshness: a minute for a Fetch": (
+        _wait_a_minute_for_a_fetch,
+        history(*(Fault(10_000, "swallow", 0, pick) for pick in range(6)), Fault(12_000, "commit"), members=1),
+    ),
+    "freshness: a minute of back-off": (
+        _back_off_for_a_minute,
+        history(*(Fault(9_000, "lack-fetch", 0, third, 3_000) for third in range(3)), members=1),
     ),
     "durability": (_confirm_what_is_not_written, history(members=1, protocol="classic")),
     "twice": (
