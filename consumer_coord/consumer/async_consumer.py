@@ -51,7 +51,7 @@ from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.shared_calls import SharedCalls
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.consumer.tracking import EngineTracking
+from consumer_coord.consumer.tracking import MemberTracking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
     ClosedError,
@@ -484,7 +484,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used(in_callback=False) as engine:
             self._asked()
             engine.track(tracker)
-            return EngineTracking(engine, lambda: self._used(in_callback=False), lambda: self._shared.subscribed)
+            return MemberTracking(engine, lambda: self._used(in_callback=False), lambda: self._shared.subscribed)
 
     async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Store finished positions for the next ``commit()`` without offsets; needs ``enable.auto.offset.store=false``."""

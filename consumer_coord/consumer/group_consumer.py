@@ -55,7 +55,7 @@ from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.shared_calls import SharedCalls
-from consumer_coord.consumer.tracking import EngineTracking, ThreadTracking
+from consumer_coord.consumer.tracking import BlockingMemberTracking, MemberTracking
 from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
@@ -555,12 +555,12 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         loop's thread.
         """
 
-        async def track() -> EngineTracking:
+        async def track() -> MemberTracking:
             self._engine.track(tracker)
-            return EngineTracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
+            return MemberTracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
 
         self._deliveries.finish(get_ident())
-        return ThreadTracking(self._run(track), self._run_tracked)
+        return BlockingMemberTracking(self._run(track), self._run_tracked)
 
     def _run_tracked(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         result = self._run(work)

@@ -22,7 +22,7 @@ _TOPICS_MS: Final = 3_000.0
 _AGAIN_S: Final = 0.2
 
 
-class EngineTracking:
+class MemberTracking:
     """See :class:`~consumer_coord.record_tracker.Tracking`, also for the methods."""
 
     def __init__(
@@ -122,10 +122,10 @@ async def _must_exist(cluster: ClusterClient, topics: frozenset[str]) -> None:
         await asyncio.sleep(_AGAIN_S)
 
 
-class ThreadTracking:
+class BlockingMemberTracking:
     """See :class:`~consumer_coord.record_tracker.BlockingTracking`, also for the methods."""
 
-    def __init__(self, tracking: EngineTracking, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
+    def __init__(self, tracking: MemberTracking, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
         """Run the coroutines of ``tracking`` with ``run``, which takes the consumer's turn."""
         self._tracking = tracking
         self._run = run

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.consumer.tracking import EngineTracking
+from consumer_coord.consumer.tracking import MemberTracking
 from consumer_coord.finished_offsets import Ranges
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.asyncio_driver import AsyncProcess
@@ -107,10 +107,10 @@ def _give_up_early(patch: Patch) -> None:
 def _do_not_commit_at_the_end(patch: Patch) -> None:
     """What was finished since the last commit of the interval is not committed when ``process`` ends."""
 
-    async def commit(self: EngineTracking, timeout_s: float) -> bool:
+    async def commit(self: MemberTracking, timeout_s: float) -> bool:
         return True
 
-    patch.setattr(EngineTracking, "commit", commit)
+    patch.setattr(MemberTracking, "commit", commit)
 
 
 def _do_not_look_at_the_group(patch: Patch) -> None:
