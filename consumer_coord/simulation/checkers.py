@@ -42,8 +42,8 @@ The rules, by the names under which they are reported:
 ``agreement``     when no event is left, members and coordinator agree on members, generation, assignment and positions
 ``plans``         no leader rejects a plan of a built-in assignor
 ``liveness``      after the last fault the group becomes stable within a time limit
-``freshness``     after the last fault, each record is delivered within a bound that follows from the owner's settings
-                  (``fresh_within_s``), counted from the begin of the ownership if that is later
+``freshness``     after the last fault, an owner that has records to deliver delivers the next one within a bound that follows
+                  from its settings (``fresh_within_s``), counted from the begin of the ownership if that is later
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, or repeats a look-up more than
                   :data:`MOST_REPEATS` times, whatever the brokers respond
@@ -688,7 +688,7 @@ class Checkers:
 
     def _delivers(self, holding: Holding, end: int, cut_at: float) -> None:
         truth = self._truths[holding.partition]
-        holding.sought_only = False
+        holding.sought_only, holding.delivered_at = False, self._clock()
         # If the holding is not in ``truth.holdings``, the member still reads the deleted topic: processing these records covers
         # no record of the new topic.
         current = truth if holding in truth.holdings else None

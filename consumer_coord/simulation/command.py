@@ -35,6 +35,7 @@ from consumer_coord.simulation.drawing import (
     is_transactional,
     with_answers,
     with_clocks,
+    with_links,
     with_metrics,
     with_more_commits,
     with_process,
@@ -61,7 +62,7 @@ _FAULT_MS = 55_000
 #: The flags that change which scenario a seed draws.
 _DRAWN = {
     *("fault_members", "fault_answers", "fault_protocol", "fault_reads", "fault_ms"),
-    "fault_clocks",
+    *("fault_clocks", "fault_links"),
 }
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
@@ -119,6 +120,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fault-clocks",
         choices=("steady", "drifting"),
         help="drifting: the clocks of some members run 5 %% too fast or too slowly, and jump ahead (default: steady)",
+    )
+    what.add_argument(
+        "--fault-links",
+        choices=("whole", "partitioned"),
+        help="partitioned: some members and brokers do not reach each other for a while, or in one direction only, and the"
+        " pairs heal one after the other (default: whole)",
     )
     what.add_argument(
         "--fault-ms",
@@ -269,6 +276,7 @@ class Drawing:
     reads: str = "messages"
     answers: str = "honest"
     clocks: str = "steady"
+    links: str = "whole"
     ms: int = _FAULT_MS
 
     @classmethod
@@ -280,7 +288,7 @@ class Drawing:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_answers(with_protocol(scenario, self.protocol), self.answers)
-        scenario = with_clocks(scenario, self.clocks)
+        scenario = with_links(with_clocks(scenario, self.clocks), self.links)
         if self.reads == "process":
             return with_process(scenario)
         if self.reads == "transactions" or (self.reads == "any" and is_transactional(seed)):

@@ -197,6 +197,23 @@ def with_clocks(scenario: Scenario, clocks: str) -> Scenario:
     return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *more), key=lambda fault: fault.at_ms)))
 
 
+#: How long a partition of the network may last, in milliseconds.
+_LINKS_MS: Sequence[int] = (1_000, 6_000, 12_000, 20_000)
+
+
+def with_links(scenario: Scenario, links: str) -> Scenario:
+    """Return the same simulation run; with ``partitioned``, some members and brokers do not reach each other for a while."""
+    if links == "whole":
+        return scenario
+    random = Random(f"{scenario.seed}-links")
+    more = []
+    for _ in range(random.choice((1, 3, 5))):
+        kind, at_ms = random.choice(("one-way", "split")), random.randint(0, scenario.faults_end_ms)
+        for_ms = int(random.choice(_LINKS_MS) * random.uniform(0.5, 1.5))
+        more.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), for_ms))
+    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *more), key=lambda fault: fault.at_ms)))
+
+
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same simulation run with members that read columns, and so send Fetch requests.
 

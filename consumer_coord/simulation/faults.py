@@ -7,6 +7,7 @@ processes continue. Killed processes do not restart.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -482,6 +483,50 @@ def _leap(world: World, fault: Fault, member: MemberProcess) -> None:
     jump_s = (0.5, 3.0, 12.0, 40.0)[fault.value % 4]
     _note(world, fault, f"{member.name}, by {jump_s:g} s")
     member.process.set_clock(1.0, jump_s)
+
+
+# -- partitions of the network, which a flag adds to a run
+
+
+def _some(candidates: Sequence[str], number: int) -> Sequence[str]:
+    """Return the candidates whose bits are set in ``number``, or one if there are none."""
+    chosen = [one for index, one in enumerate(candidates) if number >> index % 10 & 1]
+    return chosen or [candidates[number % len(candidates)]]
+
+
+def _sides(world: World, fault: Fault) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the hosts of some running members and of some brokers."""
+    members = [member.name for member in world.members.values() if member.alive and not member.closing]
+    brokers = [node.host for node in world.cluster.kafka.nodes]
+    return (_some(members, fault.target) if members else ()), _some(brokers, fault.value // 2)
+
+
+@kind("one-way", "frames between some members and some brokers pass in one direction only, for the duration")
+def _one_way(world: World, fault: Fault) -> Ending:
+    members, brokers = _sides(world, fault)
+    pairs = [(member, broker) for member in members for broker in brokers]
+    return _block(world, fault, pairs if fault.value % 2 else [(broker, member) for member, broker in pairs])
+
+
+@kind("split", "no frame passes between some members and some brokers; the pairs heal one after the other, in the duration")
+def _split(world: World, fault: Fault) -> Ending:
+    members, brokers = _sides(world, fault)
+    pairs = [(member, broker) for member in members for broker in brokers]
+    left = {pair: _block(world, fault, [pair, pair[::-1]]) for pair in pairs}
+
+    def heal(pair: tuple[str, str]) -> None:
+        if (ending := left.pop(pair, None)) is not None:
+            world.history.note("nemesis", f"split ends between {pair[0]} and {pair[1]}")
+            ending()
+
+    for number, pair in enumerate(sorted(pairs, key=lambda one: zlib.crc32(f"{one} {fault.value}".encode())), 1):
+        world.loop.call_later(fault.for_ms / 1000 * number / len(pairs), heal, pair)
+
+    def heal_all() -> None:
+        for pair in pairs:
+            heal(pair)
+
+    return heal_all
 
 
 # -- kinds for members that send Fetch requests

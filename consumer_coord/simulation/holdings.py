@@ -56,6 +56,8 @@ class Holding:
     committed_before: int = -1
     #: The highest number of a log whose records were delivered; see :class:`RecordedLog`.
     log_number: int = -1
+    #: The time of the last delivery.
+    delivered_at: float = -math.inf
     #: The time of the application's last seek.
     sought_at: float = -math.inf
     #: True if no record has been delivered since the application's last seek.

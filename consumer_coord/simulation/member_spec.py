@@ -146,7 +146,7 @@ def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, 
 
 
 def fresh_within_s(spec: MemberSpec, fetching: Mapping[str, Any]) -> float:
-    """Return how long a member may take to deliver all records of a partition that it owns, in seconds, without a new fault.
+    """Return how long a member may take to deliver its next record, in seconds, if no fault begins.
 
     At worst the member waits for two connections that are silently dead, that of a look-up and that of a Fetch, and connects
     again. Its metadata are as old as they may be, and the broker lets the Fetch wait. Its application has just begun a commit

@@ -12,7 +12,14 @@ import attrs
 import pytest
 
 from consumer_coord.simulation import drawing, faults
-from consumer_coord.simulation.drawing import draw_scenario, with_answers, with_clocks, with_reads, with_transactions
+from consumer_coord.simulation.drawing import (
+    draw_scenario,
+    with_answers,
+    with_clocks,
+    with_links,
+    with_reads,
+    with_transactions,
+)
 from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario, from_json, to_json
@@ -69,7 +76,7 @@ def test_histories_with_faults_keep_every_rule(first: int) -> None:
 
 
 #: Kinds that a flag adds to a run.
-BY_FLAG = {"edit", "drift", "leap"}
+BY_FLAG = {"edit", "drift", "leap", "one-way", "split"}
 
 
 def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
@@ -79,6 +86,7 @@ def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
     drawn |= {fault.kind for seed in range(60) for fault in with_transactions(draw_scenario(seed)).faults}
     drawn |= {fault.kind for seed in range(3) for fault in with_answers(draw_scenario(seed), "edited").faults}
     drawn |= {fault.kind for seed in range(9) for fault in with_clocks(draw_scenario(seed), "drifting").faults}
+    drawn |= {fault.kind for seed in range(9) for fault in with_links(draw_scenario(seed), "partitioned").faults}
     assert drawn == set(KINDS)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from random import Random
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -19,7 +20,9 @@ from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.net.connections import Connections
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.retry import Backoff
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
@@ -40,7 +43,7 @@ def _confirm_what_is_not_written(patch: Patch) -> None:
 
 
 def _begin_although_the_lease_has_passed(patch: Patch) -> None:
-    """A member pauses before its first record, and delivers it after the pause, when the next owner has come and left."""
+    """A member delivers what it has fetched although its session has ended, be it the first record or a later one."""
     patch.setattr(Engine, "suspended", property(lambda self: False))
     patch.setattr(Engine, "_may_deliver", lambda self, leased_until: True)
 
@@ -130,6 +133,28 @@ def _back_off_for_a_minute(patch: Patch) -> None:
     patch.setattr(BrokerFetches, "_back_off", back_off)
 
 
+def _connect_again_after_a_minute(patch: Patch) -> None:
+    """After a failed connection attempt, the next one follows after a minute, whatever ``reconnect.backoff.max.ms`` is."""
+    create = Connections.__init__
+
+    def patient(self: Connections, *about: Any, **named: Any) -> None:
+        create(self, *about, **named)
+        self._reconnect = Backoff(60_000, 60_000, Random(1))
+
+    patch.setattr(Connections, "__init__", patient)
+
+
+#: An application that needs half a minute for what it has fetched.
+_SLOW: Final[Mapping[str, Any]] = {
+    "protocol": "classic",
+    "topics": (1,),
+    "batch": 1,
+    "poll_every_ms": 2_500,
+    "session_timeout_ms": 6_000,
+    "heartbeat_interval_ms": 2_000,
+    "commit": "async",
+}
+
 #: The rule, and what the bug does -> the bug, and the history that reveals it.
 PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "identity: another partition": (_take_a_partition_for_another, history(members=1)),
@@ -149,6 +174,22 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "freshness: a minute of back-off": (
         _back_off_for_a_minute,
         history(*(Fault(9_000, "lack-fetch", 0, third, 3_000) for third in range(3)), members=1),
+    ),
+    "lease: frames pass in one direction": (
+        _begin_although_the_lease_has_passed,
+        history(
+            # No frame of the broker reaches the first member.
+            Fault(14_000, "one-way", 1, 2, 25_000),
+            **_SLOW,
+        ),
+    ),
+    "lease: a pair of hosts is split": (
+        _begin_although_the_lease_has_passed,
+        history(Fault(14_000, "split", 1, 2, 25_000), **_SLOW),
+    ),
+    "freshness: a minute until the next connection": (
+        _connect_again_after_a_minute,
+        history(Fault(8_000, "one-way", 1, 3, 20_000), members=1),
     ),
     "durability": (_confirm_what_is_not_written, history(members=1, protocol="classic")),
     "twice": (
