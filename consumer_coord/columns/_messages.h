@@ -14,6 +14,8 @@
  * The GIL protects everything here, so the module does not declare that it works without a GIL.
  */
 
+#define LARGEST_RECEIVED (16 << 20) /* in bytes; as much as net/tcp.py keeps of unused receive buffers */
+
 enum place { NOWHERE, WINDOW, DUE };
 
 struct row_chunk;
@@ -1134,6 +1136,24 @@ static void rows_dealloc(PyObject *object)
     deallocate(object);
 }
 
+/* Let glibc keep the memory of large values when the application drops them.
+ *
+ * glibc returns the free end of its heap to the kernel if it is more than twice as large as the largest block that was ever
+ * mapped and freed; the next values then cost a page fault for every 4 KiB.  A client whose receive buffers come and go teaches
+ * glibc their size.  Ours stay, so this block, which is never touched, stands for them.  Limits that the user has set remain.
+ */
+static void keep_memory_of_values(void)
+{
+#if defined(__GLIBC__)
+    static bool done;
+    if (!done) {
+        void *volatile block = malloc(LARGEST_RECEIVED);
+        free(block);
+        done = true;
+    }
+#endif
+}
+
 /* Make Python objects of large values, whose bytes belong to the response. */
 static bool make_large(struct row_chunk *chunk, size_t from)
 {
@@ -1141,6 +1161,7 @@ static bool make_large(struct row_chunk *chunk, size_t from)
         struct row *row = &chunk->rows.rows[i];
         if (row->large == NULL)
             continue;
+        keep_memory_of_values();
         PyObject *value = PyBytes_FromStringAndSize(row->large, row->value_size);
         if (value == NULL) {
             for (size_t j = i; j < chunk->rows.count; j++)

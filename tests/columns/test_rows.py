@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import platform
 import subprocess
 import sys
 import threading
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +130,40 @@ def test_a_large_value_is_handed_on_without_a_second_copy(messages: Messages) ->
     rows = messages.decode(rest, kept, max_bytes=10**9)
     assert kept.chunk_bytes - before < 310_000
     assert [(one.key(), one.value()) for one in rows.take(9)] == [(b"", b"c" * 300_000), (b"last", b"v")]
+
+
+#: Reads the file of the argument again and again, and prints the page faults of ten rounds.
+_ROUNDS = """
+import mmap, resource, sys
+from consumer_coord.columns import CompletedFetch
+from consumer_coord.columns.rows import Messages, kept_chunks
+from tests.support.columns.own_message import OwnMessage, rebuilt
+
+messages, kept = Messages(OwnMessage, rebuilt), kept_chunks()
+with open(sys.argv[1], "rb") as file:
+    response = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+for count in range(20):
+    if count == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    fetch, found = CompletedFetch(response, topic="orders", partition=0, offset=0), []
+    while not fetch.exhausted:
+        found += messages.decode(fetch, kept).take(10)
+    assert [len(one.value()) for one in found] == [1_000_000] * 8
+    del found
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep freed memory by rules of their own")
+def test_large_values_reuse_the_memory_of_earlier_ones(in_c: Messages, tmp_path: Path) -> None:
+    file = tmp_path / "response"
+    file.write_bytes(log(8, value=1_000_000, in_batch=1))
+    # Limits in the environment would be kept.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    command = [sys.executable, "-c", _ROUNDS, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean | {"CONSUMER_COORD_KERNEL": "c"})
+    # In fresh memory, the 80 values would need one fault for each of their 19,531 pages.
+    assert int(done.stdout) < 2000
 
 
 def test_taken_rows_are_not_extended(messages: Messages) -> None:
