@@ -203,7 +203,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
 #: name -> a seed whose drawn history finds the bug, the rule.
 DRAWN = {
     "deliver under a new lease": (1_720_000_181, "lease"),
-    "wait for a join that never comes": (1_720_000_001, "agreement"),
+    "wait for a join that never comes": (1_720_000_037, "late"),
 }
 
 
