@@ -696,6 +696,7 @@ class Checkers:
         holding.position = end
         if cut_at < end:
             holding.resumes_at = min(int(cut_at), end if holding.resumes_at is None else holding.resumes_at)
+            holding.truncated_position = max(holding.truncated_position, end)
 
     def processes(self, holding: Holding, count: int) -> None:
         """Record that a member has processed ``count`` more of the delivered records."""

@@ -90,8 +90,8 @@ class Holding:
     #: Earlier values of ``resumes_at``, replaced by a later truncation to a lower offset. The owner may have continued at such
     #: an offset, and then delivers records that the later truncation removed.
     replaced_resumes: frozenset[int] = frozenset()
-    #: The highest position that a truncation removed. A waiting commit of this position or a lower one may be replaced by a
-    #: later commit with a lower offset.
+    #: The highest position that a truncation removed, also of records that were fetched before it and delivered after it. A
+    #: waiting commit of this position or a lower one may be replaced by a later commit with a lower offset.
     truncated_position: int = 0
     #: True after this sequence: 1. The application seeks, so no leader epoch is known. 2. The log is truncated. The owner
     #: notices the truncation only if its offset is out of range.
