@@ -521,8 +521,14 @@ class BrokerFetches:
             unreadable.__cause__ = error
             state.owner.stop(state, StopReason.UNREADABLE, unreadable)
             return
+        senseless = ""
         if found.begin == found.end:
-            self._cluster.answers.senseless("Fetch", address, state.partition, f"only batches before offset {state.offset}")
+            senseless = f"only batches before offset {state.offset}"
+        elif any(one.producer_id < 0 or one.first_offset < 0 for one in row.aborted_transactions or ()):
+            # Without them, records of an aborted transaction would be delivered.
+            senseless = "an aborted transaction without producer id or first offset"
+        if senseless:
+            self._cluster.answers.senseless("Fetch", address, state.partition, senseless)
             # The broker's session may have another offset than this one, and would send the same batches again and again.
             # So the next Fetch names every partition.
             state.unanswered = True

@@ -281,16 +281,24 @@ def observe(cluster: ClusterClient, responses: list[tuple[int, FetchResponse]]) 
     """Append the id of the broker and the response of every Fetch, before its records are taken."""
     request = cluster.request
 
+    def watched(broker: Broker, message: Versioned) -> Versioned:
+        take, follow = message.decode, message.follow
+        assert take is not None
+        assert follow is not None
+
+        def seen_first(version: int, frame: bytes) -> Any:
+            responses.append((broker.id, decode_response(FetchResponse, version, frame)[1]))
+            return take(version, frame)
+
+        def followed(answer: Any) -> tuple[Versioned, float] | None:
+            then = follow(answer)
+            return None if then is None else (watched(broker, then[0]), then[1])
+
+        return attrs.evolve(message, decode=seen_first, follow=followed)
+
     async def observed(broker: Broker, message: Any, *arguments: Any, **keywords: Any) -> Any:
         if isinstance(message, Versioned) and message.request_class is FetchRequest:
-            take = message.decode
-            assert take is not None
-
-            def seen_first(version: int, frame: bytes) -> Any:
-                responses.append((broker.id, decode_response(FetchResponse, version, frame)[1]))
-                return take(version, frame)
-
-            message = attrs.evolve(message, decode=seen_first)
+            message = watched(broker, message)
         return await request(broker, message, *arguments, **keywords)
 
     cluster.request = observed  # type: ignore[method-assign]
