@@ -118,6 +118,32 @@ def test_read_committed_leaves_out_what_was_aborted(newest: Callable[[int], None
     play(test)
 
 
+@pytest.mark.parametrize("without", ["producer_id", "first_offset"])
+def test_an_aborted_transaction_without_its_numbers_is_asked_for_again(without: str) -> None:
+    async def test(world: World) -> None:
+        plain = world.write(T0, 2)
+        world.write(T0, 2, producer_id=7)
+        world.end_transaction(T0, 7, committed=False)
+        again = world.write(T0, 1)
+        end = world.partition(T0).log.end_offset
+
+        def edit(row: PartitionData) -> PartitionData:
+            aborted = [attrs.evolve(one, **{without: -1}) for one in row.aborted_transactions or ()]
+            return attrs.evolve(row, aborted_transactions=tuple(aborted))
+
+        world.servers[0].edit = edited_row(edit)
+        reader = Reader(Fetcher(world.client(), FetchConfig(read_committed=True)), read_committed=True)
+        reader.assign(from_start(T0))
+        assert not await reader.fetcher.wait(Deadline.after(5_000))
+        assert len(world.servers[0].requests) < 30, "the requests respect the back-off"
+        world.servers[0].edit = None
+        await reader.read_to({T0: end})
+        assert reader.records[T0] == plain + again
+        await reader.fetcher.close()
+
+    play(test)
+
+
 def test_the_next_fetch_leaves_before_the_last_one_is_decoded() -> None:
     async def test(world: World) -> None:
         for _ in range(4):
