@@ -147,31 +147,16 @@ async def read_all(one: Member, shape: Read) -> None:
 
 @KINDS
 @SHAPES
-def test_wakeup_ends_a_wait(kafka: EmbeddedKafka, kind: str, shape: Read) -> None:
+@pytest.mark.parametrize(("call", "error"), [("wakeup", WakeupError), ("close", ClosedError)])
+def test_a_call_beside_a_wait_ends_it(kafka: EmbeddedKafka, kind: str, shape: Read, call: str, error: type[Exception]) -> None:
     async def main() -> None:
         async with member(kafka, kind) as one:
             await one.call(one.one.subscribe, ["orders"])
             await read_all(one, shape)
             reading = asyncio.create_task(shape(one))
             await one.waits()
-            await one.beside(one.one.wakeup)
-            with pytest.raises(WakeupError):
-                await reading
-
-    asyncio.run(main())
-
-
-@KINDS
-@SHAPES
-def test_a_close_ends_a_wait(kafka: EmbeddedKafka, kind: str, shape: Read) -> None:
-    async def main() -> None:
-        async with member(kafka, kind) as one:
-            await one.call(one.one.subscribe, ["orders"])
-            await read_all(one, shape)
-            reading = asyncio.create_task(shape(one))
-            await one.waits()
-            await one.beside(one.one.close)
-            with pytest.raises(ClosedError):
+            await one.beside(getattr(one.one, call))
+            with pytest.raises(error):
                 await reading
 
     asyncio.run(main())
