@@ -54,8 +54,9 @@ async def patiently(
 async def all_brokers(cluster: ClusterClient, deadline: Deadline) -> Sequence[Broker]:
     """Return the brokers of new metadata, by id; raise :class:`RetriableError` if no response names any until ``deadline``."""
     async for attempt in retrying(cluster.backoff, deadline, what="Metadata"):
+        # If no broker can be reached, refresh() has tried long enough.
+        brokers = (await cluster.refresh(deadline)).brokers
         with attempt:
-            brokers = (await cluster.refresh(deadline)).brokers
             if not brokers:
                 raise IncompleteResponseError("the response to Metadata names no broker")
             return [brokers[broker_id] for broker_id in sorted(brokers)]

@@ -169,8 +169,8 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
     "forget what was set aside": (_forget_what_was_set_aside, {"skipped", "durability", "liveness", "records"}),
     "hand out rows backwards": (_hand_out_rows_backwards, {"records", "again", "skipped"}),
     "late answers count": (late_answers_count, {"again", "skipped", "records", "twice"}),
-    "ignore an offset out of range": (_ignore_an_offset_out_of_range, {"liveness", "health", "stranded"}),
-    "stay with the former leader": (_stay_with_the_former_leader, {"liveness", "health"}),
+    "ignore an offset out of range": (_ignore_an_offset_out_of_range, {"liveness", "freshness", "health", "stranded"}),
+    "stay with the former leader": (_stay_with_the_former_leader, {"liveness", "freshness", "health"}),
     "begin at the offset of the response": (_begin_at_the_offset_of_the_response, {"again", "records"}),
 }
 

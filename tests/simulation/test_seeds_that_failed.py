@@ -426,7 +426,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     980100009: (_believe_no_later_generation, "handover"),
     990001000: (_close_without_a_poll, "polling"),
     402: (do_not_notice_the_end_of_an_idle_log, "storms"),
-    169: (ask_followers_for_epochs, "liveness"),
+    169: (ask_followers_for_epochs, "freshness"),
     16: (begin_without_the_epoch_of_the_commit, "durability"),
     1500002068: (_let_retention_pass_the_last_stable_offset, "storms"),
     930000022: (_count_requests_of_producers, "storms"),
@@ -449,6 +449,7 @@ _WITH_SEED = {
     265000112: 33,
     265000345: 31,
     990001000: 20,
+    1500002068: 3,
 }
 
 

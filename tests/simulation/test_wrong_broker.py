@@ -152,7 +152,12 @@ def _small(seed: int) -> Scenario:
 #: Name -> the bug, the rules that it breaks, the histories, and the seed that found it.
 PLANTED: Final[Mapping[str, tuple[Callable[[Patch], None], Collection[str], Callable[[int], Scenario], int]]] = {
     "versions are asked once": (_versions_are_asked_once, {"liveness", "raised"}, _small, 0),
-    "only earlier batches keep the session": (_only_earlier_batches_keep_the_session, {"liveness"}, _only_edits, 1091),
+    "only earlier batches keep the session": (
+        _only_earlier_batches_keep_the_session,
+        {"liveness", "freshness"},
+        _only_edits,
+        1091,
+    ),
     "a negative end is an end": (_a_negative_end_is_an_end, {"storms"}, _only_edits, 1016),
     "an unsupported Fetch is repeated at once": (_an_unsupported_fetch_is_repeated_at_once, {"storms"}, _without_versions, 31),
 }
