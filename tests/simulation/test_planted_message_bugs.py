@@ -178,6 +178,8 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
 _FOUND_BY = {"count chunks of a former reading": 2, "stay with the former leader": 2}
 
 
+# A Fetch that is repeated for ever makes histories of many minutes on a slow machine.
+@pytest.mark.timeout(2_400)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
