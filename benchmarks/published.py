@@ -493,12 +493,12 @@ def renewed(file: str, text: str, book: Book) -> str:
     :raises OutdatedTextError: if a table or a sentence of :data:`TABLES` or :data:`SENTENCES` is not in the text.
     """
     for name, table in TABLES.items() if file == PAGE else ():
-        pattern = re.compile(rf"(<!-- measured: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if len(pattern.findall(text)) != 1:
+        places = list(re.finditer(rf"<!-- measured: {re.escape(name)} -->\n(.*?)<!-- end -->", text, re.DOTALL))
+        if len(places) != 1:
             raise OutdatedTextError(f"{file} must have '<!-- measured: {name} -->' once, and '<!-- end -->' after it")
         book.used.clear()
-        content = f"{table(book)}\n\n{origin(book.used)}\n"
-        text = pattern.sub(lambda found, content=content: f"{found[1]}{content}{found[2]}", text)  # type: ignore[misc]
+        begin, end = places[0].span(1)
+        text = f"{text[:begin]}{table(book)}\n\n{origin(book.used)}\n{text[end:]}"
     for sentence in SENTENCES:
         if sentence.file != file:
             continue

@@ -53,11 +53,6 @@ def epoch_of(row: NativePartition) -> int:
     return -1 if row.leader_epoch is None else int(row.leader_epoch)
 
 
-def to_native(row: Any) -> NativePartition:
-    """Return confluent-kafka's TopicPartition for any object with a topic and a partition."""
-    return row if isinstance(row, NativePartition) else native(partition_of(row), position_of(row))
-
-
 def partition_of(row: Any) -> TopicPartition:
     """Return a row's topic and partition; raise TypeError if the object has no topic or no partition."""
     try:
