@@ -162,6 +162,11 @@ def with_metrics(scenario: Scenario) -> Scenario:
     return attrs.evolve(scenario, metrics=Random(f"{scenario.seed}-metrics").random() < 0.25)
 
 
+def _with_faults(scenario: Scenario, more: Sequence[Fault]) -> Scenario:
+    """Return the same simulation run with further faults, in the order of their times."""
+    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *more), key=lambda fault: fault.at_ms)))
+
+
 def with_answers(scenario: Scenario, answers: str) -> Scenario:
     """Return the same simulation run; with ``edited``, brokers also edit their responses to some kinds of requests."""
     if answers == "honest":
@@ -177,7 +182,7 @@ def with_answers(scenario: Scenario, answers: str) -> Scenario:
         )
         for _ in range(random.choice((1, 2, 4)))
     ]
-    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *edits), key=lambda fault: fault.at_ms)))
+    return _with_faults(scenario, edits)
 
 
 #: Kind of fault of a clock -> how long it may last, in milliseconds.
@@ -194,7 +199,7 @@ def with_clocks(scenario: Scenario, clocks: str) -> Scenario:
         kind = random.choice(list(_CLOCKS))
         at_ms, for_ms = random.randint(0, scenario.faults_end_ms), random.choice(_CLOCKS[kind])
         more.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), for_ms))
-    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *more), key=lambda fault: fault.at_ms)))
+    return _with_faults(scenario, more)
 
 
 #: How long a partition of the network may last, in milliseconds.
@@ -211,7 +216,7 @@ def with_links(scenario: Scenario, links: str) -> Scenario:
         kind, at_ms = random.choice(("one-way", "split")), random.randint(0, scenario.faults_end_ms)
         for_ms = int(random.choice(_LINKS_MS) * random.uniform(0.5, 1.5))
         more.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), for_ms))
-    return attrs.evolve(scenario, faults=tuple(sorted((*scenario.faults, *more), key=lambda fault: fault.at_ms)))
+    return _with_faults(scenario, more)
 
 
 def with_reads(scenario: Scenario, reads: str) -> Scenario:

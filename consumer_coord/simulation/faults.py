@@ -494,24 +494,23 @@ def _some(candidates: Sequence[str], number: int) -> Sequence[str]:
     return chosen or [candidates[number % len(candidates)]]
 
 
-def _sides(world: World, fault: Fault) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the hosts of some running members and of some brokers."""
+def _pairs(world: World, fault: Fault) -> Sequence[tuple[str, str]]:
+    """Return each pair of the hosts of some running members and of some brokers."""
     members = [member.name for member in world.members.values() if member.alive and not member.closing]
     brokers = [node.host for node in world.cluster.kafka.nodes]
-    return (_some(members, fault.target) if members else ()), _some(brokers, fault.value // 2)
+    some = _some(members, fault.target) if members else ()
+    return [(member, broker) for member in some for broker in _some(brokers, fault.value // 2)]
 
 
 @kind("one-way", "frames between some members and some brokers pass in one direction only, for the duration")
 def _one_way(world: World, fault: Fault) -> Ending:
-    members, brokers = _sides(world, fault)
-    pairs = [(member, broker) for member in members for broker in brokers]
-    return _block(world, fault, pairs if fault.value % 2 else [(broker, member) for member, broker in pairs])
+    pairs = _pairs(world, fault)
+    return _block(world, fault, pairs if fault.value % 2 else [pair[::-1] for pair in pairs])
 
 
 @kind("split", "no frame passes between some members and some brokers; the pairs heal one after the other, in the duration")
 def _split(world: World, fault: Fault) -> Ending:
-    members, brokers = _sides(world, fault)
-    pairs = [(member, broker) for member in members for broker in brokers]
+    pairs = _pairs(world, fault)
     left = {pair: _block(world, fault, [pair, pair[::-1]]) for pair in pairs}
 
     def heal(pair: tuple[str, str]) -> None:

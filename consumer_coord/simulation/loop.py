@@ -355,7 +355,7 @@ class VirtualTimeLoop(OnVirtualClock, base_events.BaseEventLoop):
                         try:
                             handle._context.run(handle._callback, *handle._args)
                         except BaseException as error:  # noqa: BLE001 - a finding of the run
-                            _raised(handle, error)
+                            _raised(home, handle, error)
                 in_moment = self.steps - self._moment_began_at_step
                 if in_moment > _STEPS_BETWEEN_LOOKS or self._clock_reads > MAX_CLOCK_READS or self.steps > most_steps:
                     self._check_limits()
@@ -428,11 +428,10 @@ class VirtualTimeLoop(OnVirtualClock, base_events.BaseEventLoop):
         )
 
 
-def _raised(handle: asyncio.Handle, error: BaseException) -> None:
+def _raised(home: asyncio.AbstractEventLoop, handle: asyncio.Handle, error: BaseException) -> None:
     """Keep the exception of a callback, like asyncio's handles."""
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise error
-    home: asyncio.AbstractEventLoop = handle._loop  # type: ignore[attr-defined]  # see _Slots
     home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
 
 

@@ -13,8 +13,7 @@ import pytest
 from assignors import RangeAssignor
 from consumer_coord import cli
 from consumer_coord.admin.commands import ExitCode
-from consumer_coord.broker.group_store import GroupStore
-from consumer_coord.broker.shard import Shard, ShardState
+from tests.support.simulation.planting import do_not_read_groups
 
 
 @pytest.mark.thorough
@@ -53,19 +52,10 @@ def test_one_seed_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) ->
     assert "log: generation 1 of" in once
 
 
-def plant_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that moved does not read its groups."""
-
-    def elect(self: GroupStore, partition: int, log: object, leader_epoch: int, loaded: object) -> None:
-        self._shards[partition] = Shard(partition, log, leader_epoch, ShardState.ACTIVE)  # type: ignore[arg-type]  # as it came
-
-    monkeypatch.setattr(GroupStore, "elect", elect)
-
-
 def test_the_line_that_replays_a_failure_says_how_it_was_drawn(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant_a_bug(monkeypatch)
+    do_not_read_groups(monkeypatch)
     drawing = ["--fault-members", "4", "--fault-ms", "30000"]
     assert cli.main(["simulate", "--seeds", "60", "--first-seed", "0", "--jobs", "1", "--no-shrink", *drawing]) == 1
     replay = re.search(r"replay it with: python -m consumer_coord (simulate .*)", capsys.readouterr().out)
@@ -78,7 +68,7 @@ def test_the_line_that_replays_a_failure_says_how_it_was_drawn(
 def test_a_failure_is_shrunk_told_and_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plant_a_bug(monkeypatch)
+    do_not_read_groups(monkeypatch)
     kept = tmp_path / "failed.json"
     assert cli.main(["simulate", "--seeds", "60", "--first-seed", "0", "--jobs", "1", "--keep", str(kept)]) == 1
     said = capsys.readouterr().out

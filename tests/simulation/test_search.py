@@ -14,14 +14,13 @@ import attrs
 import pytest
 
 from consumer_coord import cli
-from consumer_coord.broker.group_store import GroupStore
-from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.simulation.drawing import draw_scenario, with_answers, with_reads, with_transactions
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.reach import Reach
 from consumer_coord.simulation.scenario import Fault, Scenario, from_json
 from consumer_coord.simulation.search import Corpus, Kept, Search, form
 from consumer_coord.wire import error_codes
+from tests.support.simulation.planting import do_not_read_groups
 from tests.support.simulation.small_history import history
 
 
@@ -173,10 +172,7 @@ def test_the_command_searches_the_same_in_any_number_of_processes(tmp_path: Path
 def test_the_command_keeps_a_failure_of_a_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def elect(self: GroupStore, partition: int, log: object, leader_epoch: int, loaded: object) -> None:
-        self._shards[partition] = Shard(partition, log, leader_epoch, ShardState.ACTIVE)  # type: ignore[arg-type]  # as it came
-
-    monkeypatch.setattr(GroupStore, "elect", elect)
+    do_not_read_groups(monkeypatch)
     folder = tmp_path / "corpus"
     assert (
         cli.main(["simulate", "--seeds", "60", "--jobs", "1", "--first-seed", "0", "--no-shrink", "--corpus", str(folder)]) == 1

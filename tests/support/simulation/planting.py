@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from consumer_coord.broker.group_store import GroupStore
+from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.simulation.scenario import Scenario
 
@@ -14,6 +16,15 @@ from consumer_coord.simulation.scenario import Scenario
 def former(owner: type, name: str) -> Any:
     """Return the method that a planted bug replaces and calls."""
     return vars(owner)[name]
+
+
+def do_not_read_groups(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a coordinator that moved does not read its groups."""
+
+    def elect(self: GroupStore, partition: int, log: object, leader_epoch: int, loaded: object) -> None:
+        self._shards[partition] = Shard(partition, log, leader_epoch, ShardState.ACTIVE)  # type: ignore[arg-type]  # as it came
+
+    patch.setattr(GroupStore, "elect", elect)
 
 
 def assert_found(
