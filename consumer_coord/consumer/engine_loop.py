@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -19,6 +20,20 @@ def callback_never_ends(limit_ms: int) -> str:
         f"a callback of this consumer has been running for {limit_ms} ms (max.poll.interval.ms). A callback must not wait for"
         " another thread or task that calls this consumer; call the consumer in the callback itself"
     )
+
+
+def weakly(method: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that calls a bound method as long as its object exists.
+
+    For timers and callbacks, which must not keep a consumer alive that was dropped.
+    """
+    found = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (present := found()) is not None:
+            present()
+
+    return call
 
 
 class LoopBell:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.engine_loop import weakly
 from consumer_coord.net.metadata import Broker
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ class MetricsPush:
         self._look_later()
 
     def _look_later(self) -> None:
-        again = weakref.WeakMethod(self._look)
-        self._timer = self._loop.call_later(self._wait_s, lambda: None if (look := again()) is None else look())
+        self._timer = self._loop.call_later(self._wait_s, weakly(self._look))
         self._wait_s = min(2 * self._wait_s, _LONGEST_S)
 
     def _look(self) -> None:

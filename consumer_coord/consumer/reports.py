@@ -11,13 +11,13 @@ import json
 import socket
 import ssl
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.engine_loop import weakly
 from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, MalformedMessageError, RequestTimedOutError
 from consumer_coord.net.metadata import Broker
@@ -88,9 +88,7 @@ class Reports:
     # -- statistics ---------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        # The timer must not keep a consumer alive that was dropped.
-        again = weakref.WeakMethod(self._due)
-        self._loop.call_later(self._interval_s, lambda: None if (method := again()) is None else method())
+        self._loop.call_later(self._interval_s, weakly(self._due))
 
     def _due(self) -> None:
         if self._engine.closing:

@@ -45,18 +45,8 @@ class _Assigned:
     at: OffsetAndMetadata
 
 
-class _NoMetrics:
-    """The metrics of Fetch requests, which librdkafka counts by itself."""
-
-    def snapshot(self) -> Mapping[str, float]:
-        """Return nothing."""
-        return {}
-
-
 class Pump:
     """See the module; created and used on one loop, and ended with :meth:`close`."""
-
-    metrics: _NoMetrics = _NoMetrics()
 
     def __init__(self, librdkafka: Librdkafka, *, on_ready: Callable[[], object], on_event: Callable[[], object]) -> None:
         """Begin to serve the handle. ``on_ready`` is called on the loop when :meth:`take` has something new.

@@ -35,7 +35,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import UnreadableRecordError
 from consumer_coord.columns.rows import Rows, kept_chunks
 from consumer_coord.config import Config
-from consumer_coord.consumer.engine_loop import EngineLoop
+from consumer_coord.consumer.engine_loop import EngineLoop, weakly
 from consumer_coord.consumer.messages import eof_message, error_message
 from consumer_coord.consumer.partitions import Partition, Plan, Read
 from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Item, MessageChunk, OutOfRange, ReadingEvent
@@ -105,18 +105,14 @@ class Reader:
         """
         self._read_committed = config.read_committed
         self._check_crcs = config.check_crcs
-        refill = weakref.WeakMethod(self._refill)
-
-        def on_ready() -> None:
-            if (method := refill()) is not None:
-                method()
-
-        #: What fetches messages in place of Fetch requests, which alone have columns.
-        self._source: MessageSource | None = None if source is None else source(on_ready)
-        reports_ends = as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False))
-        self._fetcher: Fetcher | MessageSource = self._source or Fetcher(
-            core.cluster, FetchConfig.of(config), on_ready=on_ready, reports_ends=reports_ends
-        )
+        on_ready = weakly(self._refill)
+        #: Only a Fetcher has columns.
+        self._fetcher: Fetcher | MessageSource
+        if source is not None:
+            self._fetcher = source(on_ready)
+        else:
+            reports_ends = as_boolean("enable.partition.eof", config.librdkafka.get("enable.partition.eof", False))
+            self._fetcher = Fetcher(core.cluster, FetchConfig.of(config), on_ready=on_ready, reports_ends=reports_ends)
         #: Returns the engine's table.
         self._table: Callable[[], Mapping[TopicPartition, Partition]] = dict
         self._loop = asyncio.get_running_loop()
@@ -222,8 +218,7 @@ class Reader:
         self._keep_in_queue(lambda one: one.at not in partitions)
         if not self._pausing:
             self._pausing = True
-            pause = weakref.WeakMethod(self._pause_excluded)
-            self._loop.call_later(_EXCLUDED_S, lambda: None if (method := pause()) is None else method())
+            self._loop.call_later(_EXCLUDED_S, weakly(self._pause_excluded))
 
     def _set_aside(self, partition: TopicPartition, item: Item) -> None:
         reading = self._readings[partition]
@@ -392,7 +387,7 @@ class Reader:
     @property
     def has_columns(self) -> bool:
         """Whether what is fetched can be decoded into columns."""
-        return self._source is None
+        return isinstance(self._fetcher, Fetcher)
 
     def put_back(self) -> None:
         """Return messages that were decoded and not delivered to their chunks."""
@@ -581,8 +576,8 @@ class Reader:
         return self._fetcher.log_ends()
 
     def fetch_metrics(self) -> Mapping[str, float]:
-        """Return what was fetched, by Java's names of metrics."""
-        return self._fetcher.metrics.snapshot()
+        """Return what was fetched, by Java's names of metrics; nothing if librdkafka fetches, which counts by itself."""
+        return self._fetcher.metrics.snapshot() if isinstance(self._fetcher, Fetcher) else {}
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int] | None:
         """Return the first offset and the high watermark in a partition's last response; None if there was no response."""
@@ -594,8 +589,8 @@ class Reader:
 
     def use_credentials(self, username: str, password: str) -> None:
         """Set the SASL user name and password of librdkafka's new connections, if it fetches."""
-        if self._source is not None:
-            self._source.set_sasl_credentials(username, password)
+        if not isinstance(self._fetcher, Fetcher):
+            self._fetcher.set_sasl_credentials(username, password)
 
     async def close(self) -> None:
         """Stop fetching, and let go of all chunks that no message needs; idempotent."""

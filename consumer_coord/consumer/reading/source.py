@@ -10,19 +10,8 @@ from consumer_coord.fetch import FetchStart, Stopped
 from consumer_coord.topic_partition import TopicPartition
 
 
-class Counts(Protocol):
-    """Metrics of Fetch requests."""
-
-    def snapshot(self) -> Mapping[str, float]:
-        """Return them by Java's names."""
-
-
 class MessageSource(Protocol):
     """Fetches messages, with the methods of :class:`~consumer_coord.fetch.Fetcher`; used on one loop."""
-
-    @property
-    def metrics(self) -> Counts:
-        """What was fetched."""
 
     @property
     def ready(self) -> bool:
