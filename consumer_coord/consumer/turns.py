@@ -169,6 +169,7 @@ class Turns:
                     self._wait_for_turn(me)
                 self._at_hand.user = me
                 mine = True
+                self._at_hand.messages = None
                 self._check_open()
                 return work()
             finally:
