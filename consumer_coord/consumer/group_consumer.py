@@ -420,7 +420,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _nothing_else(self, leased_until: float) -> bool:
         """Return whether messages that were taken after reading ``leased_until`` may be delivered without further checks."""
         application = self._core.application
-        return application.news is application.seen and not self._calls and self._core.lease.clock() < leased_until
+        if application.news is not application.seen or self._calls or self._reader.applied is not self._engine.plan:
+            return False
+        return self._core.lease.clock() < leased_until
 
     def _wait_quietly(self, timeout: float | None, *, columns: bool = False) -> float:
         """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds.
