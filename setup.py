@@ -16,7 +16,7 @@ setup(
         Extension(
             "consumer_coord.columns._kernel",
             ["consumer_coord/columns/_kernel.c"],
-            depends=[f"consumer_coord/columns/_{name}.h" for name in ("rows", "messages", "receive")],
+            depends=[f"consumer_coord/columns/_{name}.h" for name in ("rows", "messages", "at_hand", "receive")],
             optional=True,
             extra_compile_args=["-std=c11", "-O3"],
             **ABI3,

@@ -1540,7 +1540,7 @@ static PyObject *new_reference(PyObject *object)
 #define RELEASE_GIL_FROM (1 << 20) /* in bytes; taking the GIL again may take longer than to process fewer bytes */
 
 struct module_state {
-    PyTypeObject *batches, *builder, *arrays, *kept, *rows;
+    PyTypeObject *batches, *builder, *arrays, *kept, *rows, *at_hand;
 };
 
 typedef struct {
@@ -1965,6 +1965,8 @@ static PyType_Spec arrays_spec = {
 
 #include "_messages.h"
 
+#include "_at_hand.h"
+
 #include "_receive.h"
 
 static PyObject *module_crc32c(PyObject *module, PyObject *args)
@@ -2000,7 +2002,8 @@ static int module_exec(PyObject *module)
     state->arrays = (PyTypeObject *)PyType_FromModuleAndSpec(module, &arrays_spec, NULL);
     state->kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, &kept_spec, NULL);
     state->rows = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rows_spec, NULL);
-    PyTypeObject *const types[] = {state->batches, state->builder, state->arrays, state->kept, state->rows};
+    state->at_hand = (PyTypeObject *)PyType_FromModuleAndSpec(module, &at_hand_spec, NULL);
+    PyTypeObject *const types[] = {state->batches, state->builder, state->arrays, state->kept, state->rows, state->at_hand};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i] == NULL || PyModule_AddType(module, types[i]) < 0)
             return -1;
@@ -2016,6 +2019,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->arrays);
         Py_VISIT(state->kept);
         Py_VISIT(state->rows);
+        Py_VISIT(state->at_hand);
     }
     return 0;
 }
@@ -2029,6 +2033,7 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->arrays);
         Py_CLEAR(state->kept);
         Py_CLEAR(state->rows);
+        Py_CLEAR(state->at_hand);
     }
     return 0;
 }

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from consumer_coord.columns.python_at_hand import AtHand
 from consumer_coord.columns.python_batches import (
     APPEND_TIME,
     BYTES_REMAIN,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from consumer_coord.columns.numpy_columns import Records
 
 #: What a kernel has.
-__all__ = ["Arrays", "Batches", "Builder", "Kept", "Rows", "crc32c", "message", "message_type"]
+__all__ = ["Arrays", "AtHand", "Batches", "Builder", "Kept", "Rows", "crc32c", "message", "message_type"]
 
 (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS) = range(8)
 

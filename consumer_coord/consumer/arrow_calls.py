@@ -85,9 +85,9 @@ class ArrowCalls(Turns):
             if request is None or not request.has(columns, max_records, max_bytes):
                 request = self._request = self._checked(columns, max_records, max_bytes, None)
             timeout_s = seconds(timeout, FOREVER_S)
-            if self._user:
+            if self._at_hand.user:
                 self._wait_to_read(me)
-            self._user = me
+            self._at_hand.user = me
             mine = True
             self._application.polls += 1
             self._deliveries.finish(me)
@@ -98,14 +98,14 @@ class ArrowCalls(Turns):
                     return request.empty
             batch, delivered, reader, cursors = self._next_batch(request, timeout_s)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
-            self._user = 0
+            self._at_hand.user = 0
             if delivered:
                 self._deliveries.last[me] = delivered
                 reader.cursors = cursors
             return batch
         finally:
-            if mine and self._user == me:
-                self._user = 0
+            if mine and self._at_hand.user == me:
+                self._at_hand.user = 0
 
     def arrow_batches(
         self,
@@ -215,9 +215,9 @@ class _Batches(Iterator["ArrowColumns"]):
         consumer = self._consumer
         me, mine = get_ident(), False
         try:
-            if consumer._user:
+            if consumer._at_hand.user:
                 consumer._wait_to_read(me)
-            consumer._user = me
+            consumer._at_hand.user = me
             mine = True
             consumer._application.polls += 1
             consumer._deliveries.finish(me)
@@ -225,10 +225,10 @@ class _Batches(Iterator["ArrowColumns"]):
             if not delivered:
                 raise StopIteration
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
-            consumer._user = 0
+            consumer._at_hand.user = 0
             consumer._deliveries.last[me] = delivered
             reader.cursors = cursors
             return batch
         finally:
-            if mine and consumer._user == me:
-                consumer._user = 0
+            if mine and consumer._at_hand.user == me:
+                consumer._at_hand.user = 0

@@ -308,7 +308,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._shared.subscribe(topics, on_assign, on_revoke, on_lost)
 
     async def unsubscribe(self) -> None:
-        """Commit finished records, revoke all partitions, and leave the group."""
+        """Commit finished records, revoke all partitions, and leave the group, within ``default.api.timeout.ms``.
+
+        The time in callbacks counts, but does not end them.
+        """
         async with self._used(in_callback=False) as engine:
             self._finish_in_order()
             await self._shared.end_subscription(engine)

@@ -99,6 +99,7 @@ class CommitReports:
     def notify(self) -> None:
         """Make the running poll or the next poll report outcomes; callable from any thread."""
         self.news = True
+        self._core.application.at_hand.expire()
         self._core.application.ring()
 
     @property

@@ -101,7 +101,7 @@ _MADE_OF = (
     "_reader",
     "_librdkafka",
     "_settings",
-    "_lease_clock",
+    "_at_hand",
     "_deliveries",
 )
 
@@ -203,7 +203,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         parts = self._coordinator.call(lambda: self._made(make))
         self._engine, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
         self._reader = self._engine.reader
-        self._lease_clock = self._core.lease.clock
+        self._at_hand = self._application.at_hand = self._reader.at_hand
         self._outcomes = self._engine.commits
         #: The last error that poll reported as a message; iteration raises this error.
         self._failure: CoordinatorError | None = None
@@ -318,40 +318,25 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         A message with ``error()`` reports an error. Inside a callback, a poll returns messages but processes no change of the
         group.
         """
+        at_hand = self._at_hand
+        message: Message | None = at_hand.message
+        if message is not None:
+            return message
         me, mine = get_ident(), False
         try:
-            if self._user and not self._may_take_turn(me):
+            if at_hand.user and not self._may_take_turn(me):
                 return next(iter(self._poll_inside(1, timeout)), None)
-            self._user = me
+            at_hand.user = me
             mine = True
-            application = self._application
-            application.polls += 1
-            if self._quiet is application.news and not self._outcomes.unreported:
-                timeout = self._wait_quietly(timeout)
-                if timeout == 0 and self._quiet is application.news:
-                    self._user = 0
-                    return None
-            leased_until = self._core.lease.until
-            if self._outcomes.news:
-                self._report_outcomes()
-            ready = self._reader.ready
-            if not ready and not self._calls and self._engine.fast_path:
-                # The usual case: there are messages, and nothing else is pending.
-                timeout = self._look(1, MOST_READY, timeout)
-                ready = self._reader.ready
-                if timeout == 0 and not ready and self._quiet is application.news:
-                    self._user = 0
-                    return None
-            if not ready or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
-                ready = self._reader.ready if self._gather(1, MOST_READY, timeout) else self._errors
-                if not ready:
-                    self._user = 0
-                    return None
-            message: Message = ready[0]
+            ready, last = self._make_ready(1, MOST_READY, timeout, offers=True), self._deliveries.last
+            if not ready:
+                at_hand.user = 0
+                return None
+            message = ready[0]
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
-            self._user = 0
-            self._deliveries.last[me] = message
+            at_hand.user = 0
             del ready[0]
+            last[me] = message
             return message
         except BaseException:
             self._fail_call(me, mine, timeout)
@@ -362,40 +347,23 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         _check_count(num_messages)
         me, mine = get_ident(), False
         try:
-            if self._user and not self._may_take_turn(me):
+            if self._at_hand.user and not self._may_take_turn(me):
                 return self._poll_inside(num_messages, timeout)
-            self._user = me
+            self._at_hand.user = me
             mine = True
-            reader, application = self._reader, self._application
-            application.polls += 1
-            if num_messages and self._quiet is application.news and not self._outcomes.unreported:
-                timeout = self._wait_quietly(timeout)
-            leased_until = self._core.lease.until
-            if self._outcomes.news:
-                self._report_outcomes()
-            if len(reader.ready) < num_messages and not self._calls and self._engine.fast_path:
-                timeout = self._look(num_messages, num_messages, timeout)
-                if timeout == 0 and not reader.ready and self._quiet is application.news:
-                    self._user = 0
-                    return []
-            ready = reader.ready
-            enough = len(ready) >= num_messages or (timeout == 0 and ready)
-            if not (enough and num_messages and self._nothing_else(leased_until)) and not self._gather(
-                num_messages, num_messages, timeout
-            ):
-                errors = self._errors
-                messages, rest = list(errors), deque[Any]()
-                self._user = 0
+            ready = self._make_ready(num_messages, num_messages, timeout)
+            if ready is self._errors:
+                messages, rest = list(ready), deque[Any]()
+                self._at_hand.user = 0
                 self._errors = rest
                 return messages
-            ready = reader.ready
             if len(ready) <= num_messages:
                 messages, rest = list(ready), deque()
             else:
                 messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
-            delivered = tuple(messages)
+            reader, delivered = self._reader, tuple(messages)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
-            self._user = 0
+            self._at_hand.user = 0
             self._deliveries.last[me] = delivered
             reader.ready = rest
             return messages
@@ -403,10 +371,42 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._fail_call(me, mine, timeout)
             raise
 
+    def _make_ready(self, least: int, most: int, timeout: float | None, *, offers: bool = False) -> deque[Any]:
+        """Wait for ``least`` messages; return the queue from which the caller may deliver some now, or the queue of errors.
+
+        ``offers``: let this thread's next polls take the other messages of the queue, until something happens.
+        """
+        at_hand, application, outcomes, reader = self._at_hand, self._application, self._outcomes, self._reader
+        at_hand.polls += 1
+        if least and self._quiet is application.news and not outcomes.unreported:
+            timeout = self._wait_quietly(timeout)
+            if timeout == 0 and self._quiet is application.news:
+                return reader.ready
+        # Read before everything else is looked at, so that a later event ends the offer, and a freeze the lease.
+        changes = at_hand.changes
+        leased_until = self._core.lease.until
+        if outcomes.news:
+            self._report_outcomes()
+        ready = reader.ready
+        if len(ready) < least and not self._calls and self._engine.fast_path:
+            # The usual case: nothing else is pending.
+            timeout = self._look(least, most, timeout)
+            ready = reader.ready
+            if timeout == 0 and not ready and self._quiet is application.news:
+                return ready
+        enough = least and (len(ready) >= least or (timeout == 0 and ready))
+        if not (enough and self._nothing_else(leased_until)):
+            if not self._gather(least, most, timeout):
+                return self._errors
+            ready = reader.ready
+        if offers and application.news is application.seen and not self._calls:
+            at_hand.offer(ready, self._deliveries.last, leased_until, changes)
+        return ready
+
     def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:
         """End the turn of a failed call if the turn is ``mine``; raise :class:`TypeError` if the timeout is invalid."""
-        if mine and self._user == me:
-            self._user = 0
+        if mine and self._at_hand.user == me:
+            self._at_hand.user = 0
         check_timeout(timeout)
 
     def _report_outcomes(self) -> None:
@@ -419,7 +419,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _nothing_else(self, leased_until: float) -> bool:
         """Return whether messages that were taken after reading ``leased_until`` may be delivered without further checks."""
         application = self._core.application
-        return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
+        return application.news is application.seen and not self._calls and self._core.lease.clock() < leased_until
 
     def _wait_quietly(self, timeout: float | None, *, columns: bool = False) -> float:
         """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds.

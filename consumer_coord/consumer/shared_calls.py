@@ -129,13 +129,13 @@ class SharedCalls:
         """Commit finished records, revoke all partitions, and leave the group, on the loop; do nothing after ``assign``."""
         if engine.manual:
             return
-        limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
-        before = self.subscribed
-        failure = await engine.revoke_all(asyncio.get_running_loop().time() + limit_s)
+        loop, before = asyncio.get_running_loop(), self.subscribed
+        ends = loop.time() + self._settings.coordinator.default_api_timeout_ms / 1000
+        failure = await engine.revoke_all(ends)
         # Keep a subscription that on_revoke has made.
         if self.subscribed is before:
             self.subscribed = NOTHING
-            await engine.core.unsubscribe()
+            await engine.core.unsubscribe(max(0.0, ends - loop.time()) * 1000)
         if failure is not None:
             raise failure
 

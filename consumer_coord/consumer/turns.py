@@ -1,9 +1,9 @@
 """Decide which thread may use an engine, and which calls a callback may make.
 
 One thread at a time uses the engine; other threads wait for their turn. A long poll waits several times for a short while, and
-yields its turn between two waits. The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call,
-even in ``lock.release()``, but never between the last statements of ``poll``, because these statements call nothing. So
-``poll`` either delivers a message and ends its turn, or does neither. (CPython runs no signal handler, and no other thread,
+yields its turn between two waits. The turn is an attribute, ``_at_hand.user``, and not a lock: a signal handler may raise in
+any call, even in ``lock.release()``, but never between the last statements of ``poll``, because these statements call nothing.
+So ``poll`` either delivers a message and ends its turn, or does neither. (CPython runs no signal handler, and no other thread,
 inside a sequence of statements without calls and loops.)
 """
 
@@ -68,8 +68,9 @@ class Turns:
     _core: ConsumerCoordinator
     #: True before the consumer was completely created, and after it was closed.
     _closed = True
-    #: The identifier of the thread that uses the engine, or 0; and the number of threads that wait for their turn.
-    _user = 0
+    #: Its ``user`` is the identifier of the thread that uses the engine, or 0.
+    _at_hand: Any
+    #: The number of threads that wait for their turn.
     _waiting = 0
     #: The value of ``application.news`` if the last wait for records ended with nothing to do, otherwise False.
     _quiet: object = False
@@ -93,7 +94,7 @@ class Turns:
     def _wait_for_turn(self, me: int) -> None:
         """Wait until the caller may take the turn in its next statement."""
         self._coordinator.check_process()
-        if self._user == me:
+        if self._at_hand.user == me:
             raise to_kafka_exception(
                 ConcurrentUseError(
                     "this call interrupts another call of the same thread: a signal handler may only call wakeup()"
@@ -102,7 +103,7 @@ class Turns:
         self._waiting += 1
         overdue = 0
         try:
-            while self._user:
+            while self._at_hand.user:
                 overdue = overdue + 1 if self._callback_is_overdue else 0
                 if overdue > _GRACE_LOOKS:
                     limit_ms = self._core.config.max_poll_interval_ms
@@ -160,24 +161,24 @@ class Turns:
         self._check_open()
         me, mine = get_ident(), False
         with drop_in_exceptions():
-            if self._user == me and self._calling == me:
+            if self._at_hand.user == me and self._calling == me:
                 return work()
             try:
                 self._coordinator.check_process()
-                if self._user:
+                if self._at_hand.user:
                     self._wait_for_turn(me)
-                self._user = me
+                self._at_hand.user = me
                 mine = True
                 self._check_open()
                 return work()
             finally:
-                if mine and self._user == me:
-                    self._user = 0
+                if mine and self._at_hand.user == me:
+                    self._at_hand.user = 0
 
     @property
     def _in_callback(self) -> bool:
         """True inside a callback of the application, on the callback's thread."""
-        return self._calling != 0 and self._calling == get_ident() == self._user
+        return self._calling != 0 and self._calling == get_ident() == self._at_hand.user
 
     def _call_out(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function of the application, and record during the call that a callback runs on this thread."""
@@ -192,16 +193,16 @@ class Turns:
 
     def _pass_turn(self) -> None:
         """Yield the turn to a waiting thread, then take the turn again."""
-        me, mine = self._user, self._calls
+        me, mine = self._at_hand.user, self._calls
         self._calls = ()
         try:
-            self._user = 0
+            self._at_hand.user = 0
             ends = time.monotonic() + _PASS_S
-            while self._waiting and not self._user and time.monotonic() < ends:
+            while self._waiting and not self._at_hand.user and time.monotonic() < ends:
                 time.sleep(_TURN_S / 2)
-            if self._user:
+            if self._at_hand.user:
                 self._wait_for_turn(me)
-            self._user = me
+            self._at_hand.user = me
         finally:
             self._calls = (*self._calls, *mine)
         # The other thread may have changed the state: check the group before delivering a message.

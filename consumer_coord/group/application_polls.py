@@ -19,6 +19,16 @@ from consumer_coord.runtime.locks import Bell
 from consumer_coord.wake_ups import WakeUp
 
 
+class Polls:
+    """Counts the polls of an application."""
+
+    def __init__(self) -> None:
+        self.polls: int = 0
+
+    def expire(self) -> None:
+        """Do nothing, because each poll compares :attr:`Application.news` with :attr:`Application.seen`."""
+
+
 class Application:
     """A member's application, as the member sees it; all methods and attributes are thread-safe."""
 
@@ -37,8 +47,9 @@ class Application:
         If a join makes no progress for ``patience_ms``, the application is notified of the reason. Each poll that processes
         changes calls ``on_poll`` with the number of polls; ``on_poll`` returns True while the member waits for a later poll.
         """
-        #: Number of polls, and of waits inside a call; the application's thread increments it.
-        self.polls: int = 0
+        #: Counts the polls, and learns at once when the next poll must look at something. A blocking consumer replaces it by
+        #: its reader's, which lets a thread take messages without a look until then.
+        self.at_hand: Polls = Polls()
         #: Number of these waits.
         self.waits: int = 0
         #: Identifies the last change or failure that the application must process; only :meth:`look_again` replaces this
@@ -65,6 +76,15 @@ class Application:
         self._metrics = metrics
         self._signal = signal
         self._on_poll = on_poll
+
+    @property
+    def polls(self) -> int:
+        """Number of polls, and of waits inside a call; the application's thread increments it."""
+        return self.at_hand.polls
+
+    @polls.setter
+    def polls(self, polls: int) -> None:
+        self.at_hand.polls = polls
 
     @property
     def attention(self) -> bool:
@@ -112,6 +132,7 @@ class Application:
         """Make the next poll process all changes; thread-safe."""
         # Store a new object each time, because two threads may call this method at the same time.
         self.news = object()
+        self.at_hand.expire()
 
     def wake(self) -> None:
         """Make the next poll, or a poll that is waiting now, process all changes."""

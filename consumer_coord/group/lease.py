@@ -31,7 +31,7 @@ class Lease:
     ``clock`` also counts the time while the machine is suspended, where possible; any thread may call the clock. If not
     ``enabled``, the lease never ends. ``on_suspended`` is called when the lease expires while ``in_use()``; ``on_resumed`` is
     called when a response renews an expired lease, with the duration of the suspension in seconds, or None if the lease was not
-    in use.
+    in use. ``on_shortened`` is called when the lease will end earlier than :attr:`until` said before.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Lease:
         in_use: Callable[[], bool],
         on_suspended: Callable[[], None],
         on_resumed: Callable[[float | None], None],
+        on_shortened: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock = clock
         #: While ``clock()`` is below this time, in seconds, records of owned partitions may be delivered; any thread may read
@@ -55,6 +56,7 @@ class Lease:
         self._in_use = in_use
         self._on_suspended = on_suspended
         self._on_resumed = on_resumed
+        self._on_shortened = on_shortened
         self._loop = asyncio.get_running_loop()
         #: When the latest request was sent whose response proves that the session was alive.
         self._session_from = -math.inf
@@ -160,7 +162,9 @@ class Lease:
 
     def _set(self, until: float) -> None:
         if self.enabled:
-            self.until = until
+            shorter, self.until = until < self.until, until
+            if shorter:
+                self._on_shortened()
 
     def _look_at(self, after_s: float) -> None:
         self._timer = self._loop.call_later(after_s, self._look)

@@ -61,6 +61,7 @@ class MemberContext:
             in_use=lambda: bool(self.assignment.held),
             on_suspended=suspended,
             on_resumed=resumed,
+            on_shortened=lambda: self.application.at_hand.expire(),
         )
         self.metrics.gauge("lease-suspended-seconds-total", lambda: lease.suspended_s)
         return lease

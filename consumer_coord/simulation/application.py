@@ -536,6 +536,11 @@ class MemberProcess:
         return 0.0 if self.process.is_steady else 2 * DRIFT * longest_ms / 1000
 
     @property
+    def _raises_after_s(self) -> float:
+        """How long after its reason a call may raise an error of the group."""
+        return 0.0
+
+    @property
     def in_bounded_read(self) -> bool:
         """Whether the application reads up to given ends, and not beyond."""
         return self._bounded is not None
@@ -553,7 +558,8 @@ class MemberProcess:
             return "a broker refuses, or offers no version"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
             return "a coordinator that loaded the group knows only one assignor of each member"
-        return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "the member left long ago"
+        in_group = self._calls.in_group(consumer.engine.core, for_s=self._raises_after_s)
+        return None if in_group else "the member left long ago"
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
         """Check the delivered records; return the :class:`Holding` and the length of each sequence of records."""
@@ -717,8 +723,12 @@ class MemberProcess:
             for row in answered:
                 partition = partition_of(row)
                 offset = given.get(partition)
-                # A commit above ``offset`` skips no record if retention has deleted the record at ``offset``.
-                if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition):
+                if offset is None or row.offset <= offset:
+                    continue
+                # No record is skipped if retention has deleted the next one, or the position itself, because the reset policy
+                # then chooses an offset.
+                kept = offset if self.reset == "earliest" else holdings[partition].position
+                if kept >= self._stage.cluster.log_start(partition):
                     raise Violation("skipped", f"{self.name} committed {row.offset} of {partition}, but is at {offset}")
             self._acknowledge(answered, holdings)
 
@@ -846,7 +856,7 @@ class MemberProcess:
         self._stage.checkers.ends(holding, how, beside=beside)
         if self._left and how == "revoked" and self._undisturbed:
             log_start = self._stage.cluster.log_start(partition)
-            check = partial(self._stage.checkers.farewell, holding, log_start, beside=beside)
+            check = partial(self._stage.checkers.farewell, holding, log_start, self.generation, beside=beside)
             if self.spec.commit == "store":
                 self._farewells.append(check)
             else:
@@ -919,7 +929,7 @@ class MemberProcess:
         try:
             if self._plan.sometimes():
                 await self._calls.cancelled(consumer.unsubscribe(), self._plan)
-            await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S + 8.0, "unsubscribe")
+            await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe")
         except ClosedError as error:
             # Another task closes the consumer at the same time, and revokes the owned partitions.
             self._failed(error, "unsubscribe")

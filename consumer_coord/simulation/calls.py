@@ -29,6 +29,7 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import FetchWitness
 from consumer_coord.simulation.holdings import Holding
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 
@@ -164,6 +165,8 @@ class Calls:
         self._proved_at = -1e9
         #: The last time at which the member had its assignment and no join was in progress.
         self._stable_at = -1e9
+        #: The last time at which the member was not :meth:`in_group`.
+        self._outside_at = -1e9
         self._commits: list[tuple[Ticket, Mapping[TopicPartition, Holding | None]]] = []
         self._odd_since: dict[TopicPartition, float] = {}
 
@@ -285,15 +288,23 @@ class Calls:
 
     def note_proof(self, core: ConsumerCoordinator) -> None:
         """Record when the coordinator last accepted a request of this member."""
+        if not self._is_member_for(API_TIMEOUT_S):
+            self._outside_at = self._process.time()
         if core.generation >= 0:
             self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
         if core.protocol.state in (MemberState.STABLE, State.STABLE):
             self._stable_at = self._process.time()
 
-    def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
-        """Return whether the coordinator accepted a request within ``seconds``, and no rebalance has lasted longer."""
-        self.note_proof(core)
+    def _is_member_for(self, seconds: float) -> bool:
         return self._process.time() - min(self._proved_at, self._stable_at) < seconds
+
+    def in_group(self, core: ConsumerCoordinator, *, for_s: float) -> bool:
+        """Return whether the coordinator accepted a request within :data:`API_TIMEOUT_S`, and no rebalance has lasted longer.
+
+        If not, a call may raise. ``for_s``: this holds for so many seconds, because a call raises so long after its reason.
+        """
+        self.note_proof(core)
+        return self._is_member_for(API_TIMEOUT_S) and self._process.time() - self._outside_at >= for_s
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """Check the error of a poll."""

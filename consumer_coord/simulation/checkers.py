@@ -780,8 +780,8 @@ class Checkers:
             f"ends {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
         )
 
-    def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
-        """Check the last commit of a member that revoked a partition to close, if no fault interferes.
+    def farewell(self, holding: Holding, log_start: int, generation: int, *, beside: bool) -> None:
+        """Check the last commit of a member that revoked a partition in ``generation`` to close, if no fault interferes.
 
         ``beside``: the last delivery is not finished, because processing raised an exception, or because the task that closes
         the consumer is not the task that reads.
@@ -789,7 +789,7 @@ class Checkers:
         truth = self._truths[holding.partition]
         if holding.start is None or holding not in truth.holdings or truth.went_back:
             return
-        if holding.resumes_at is not None:
+        if holding.resumes_at is not None or self._is_former(holding, generation):
             return
         finished = min(holding.delivery, holding.processed) if beside else holding.processed
         # Without a finished record, nothing has to be committed.
@@ -848,15 +848,24 @@ class Checkers:
         """Return whether the last commit was older than the commit that it replaced."""
         return self._truths[partition].went_back
 
-    def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
-        """Return whether a reader beyond the committed offset lost the partition when the group became a classic group.
+    def _is_former(self, holding: Holding, generation: int) -> bool:
+        """Return whether an owner has the epoch of before the moment at which the group became a classic group.
 
         After that, the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
         Kafka.
         """
+        return holding.began <= self._became_classic_at and generation < self.unled_generation
+
+    def lost_with_the_protocol(self, partition: TopicPartition, *, processing: bool = False) -> bool:
+        """Return whether a reader beyond the committed offset lost the partition when the group became a classic group.
+
+        See :meth:`_is_former`. ``processing``: the members call ``process``, so their positions are not known.
+        """
         truth = self._truths[partition]
         return any(
-            holding.ended == "lost" and holding.began <= self._became_classic_at and holding.position > truth.committed
+            holding.ended == "lost"
+            and holding.began <= self._became_classic_at
+            and (processing or holding.position > truth.committed)
             for holding in truth.holdings
         )
 

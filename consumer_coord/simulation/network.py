@@ -233,7 +233,7 @@ class _Stream:
     def _launch(self, frame: bytes | None) -> None:
         network = self._network
         self._last = max(self._last, network.loop.time() + network.delay_s(self._link))
-        self._home.call_at(self._last, self._arrive, frame)
+        self._home.call_at_moment(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
         # A dead or broken connection loses the frames in flight, but an end of the connection (None) in flight still arrives.

@@ -490,7 +490,8 @@ class _Course(World):
                 continue
             if self.handlers is not None:
                 left = self.handlers.uncommitted(partition)
-                if left is not None and partition.topic in wanted:
+                lost = self.checkers.lost_with_the_protocol(partition, processing=True)
+                if left is not None and partition.topic in wanted and not lost:
                     raise Violation("agreement", f"all members closed, but {left}")
                 continue
             end = self.cluster.end_offset(partition)

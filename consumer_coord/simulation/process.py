@@ -19,6 +19,13 @@ from typing import Any
 from consumer_coord.environment import Environment
 from consumer_coord.simulation.loop import SharesClock, Timer, VirtualTimeLoop
 
+
+class _Arrival(Timer):
+    """A timer on the clock of the loop, whatever the clock of its process shows."""
+
+    __slots__ = ()
+
+
 #: Maximum number of awaits in the ``finally`` blocks of one task.
 _MOST_AWAITS = 100
 
@@ -81,11 +88,12 @@ class Process(SharesClock):
         A jump counts as a pause: a monotonic clock jumps when it also counts the time in which its machine is suspended.
         """
         timers = self.loop.timers
-        due = [(self._moment_of(when), number, timer) for when, number, timer in timers if timer._loop is self]
+        own = [entry for entry in timers if entry[2]._loop is self and not isinstance(entry[2], _Arrival)]
+        due = [(self._moment_of(when), number, timer) for when, number, timer in own]
         self._changed_at, self._changed_to, self._rate = self.loop.moment, self._own_time() + jump_s, rate
         if not self.frozen:
             self.frozen_s += jump_s
-        timers[:] = [entry for entry in timers if entry[2]._loop is not self]
+        timers[:] = [entry for entry in timers if entry[2]._loop is not self or isinstance(entry[2], _Arrival)]
         timers += [(max(self.loop.moment, self._of_loop(when)), number, timer) for when, number, timer in due]
         heapq.heapify(timers)
         # Attributes instead of methods, so that processes with steady clocks pay nothing.
@@ -117,6 +125,10 @@ class Process(SharesClock):
         # A delay that rounds to nothing must pass, too, or a program that waits for the rest of a time waits for ever.
         when = max(moment + delay, math.nextafter(moment, math.inf)) if delay > 0 else moment
         return Timer(self.loop, when, callback, args, self, context, self._of_loop(when))
+
+    def call_at_moment(self, moment: float, callback: Callable[..., object], *args: Any) -> None:
+        """Run a callback in this process at a moment of the loop's clock, as when a frame arrives."""
+        _Arrival(self.loop, moment, callback, args, self, None)
 
     # -- pause, resume, kill ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from consumer_coord.offsets import partition_of_message
 from consumer_coord.process import DeadLetters, FailurePolicy, context
 from consumer_coord.process.failures import DeadLetterError
 from consumer_coord.simulation.application import MemberProcess, ProcessingError
+from consumer_coord.simulation.calls import MOMENT_S
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import identified
 from consumer_coord.simulation.consumer import SimulatedConsumer
@@ -58,6 +59,12 @@ class ProcessingMember(MemberProcess):
         """Stop processing at once, whatever the handlers do at this moment."""
         if self.alive and self.coordinator is not None and not self.closing:
             self.stop()
+
+    def answered(self, api_key: int) -> None:
+        """Note what the member knows of its group, because a ``process`` ends rarely."""
+        super().answered(api_key)
+        if self.coordinator is not None:
+            self._calls.note_proof(self.coordinator)
 
     def kill(self) -> None:
         """Kill the process, with its handlers."""
@@ -164,6 +171,11 @@ class ProcessingMember(MemberProcess):
             raise Violation(
                 "identity", f"{self.name} handles {row[1].decode()} of {holding.partition} at {row[0]}, where it is not"
             )
+
+    @property
+    def _raises_after_s(self) -> float:
+        """``process`` lets running handlers end before it raises."""
+        return _DRAIN_S + MOMENT_S
 
     @property
     def _most_failures(self) -> int:

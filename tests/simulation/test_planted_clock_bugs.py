@@ -14,12 +14,13 @@ import pytest
 
 from consumer_coord import retry
 from consumer_coord.group.classic_protocol import heartbeat
+from consumer_coord.retry import Deadline
 from consumer_coord.simulation.command import Drawing
 from consumer_coord.simulation.loop import OnVirtualClock
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.scenario import Scenario
 from tests.support.simulation.planting import assert_found
-from tests.support.simulation.small_cluster import simulated
+from tests.support.simulation.small_cluster import SmallCluster, simulated
 
 SEEDS = range(60)
 
@@ -85,3 +86,24 @@ async def test_a_process_has_a_clock_of_its_own() -> None:
     assert [(round(at, 3), round(own, 3)) for at, own in woken] == [(1.0, 1.05), (2.0, 22.0), (10.421, 30.0)]
     assert not fast.is_steady
     assert fast.frozen_s == 20.0
+
+
+@simulated
+async def test_frames_arrive_when_the_network_says_so_whatever_the_clock_of_the_process_shows() -> None:
+    cluster = SmallCluster()
+    slow, took_s = cluster.process("slow"), list[float]()
+
+    async def program() -> None:
+        client = cluster.client(slow)
+        await client.refresh(Deadline.after(10_000))
+        for rate, jump_s in ((0.5, 0.0), (0.5, 40.0)):
+            slow.set_clock(rate, jump_s)
+            await asyncio.sleep(5)
+            began = cluster.loop.moment
+            await client.refresh(Deadline.after(10_000))
+            took_s.append(cluster.loop.moment - began)
+        await client.close()
+
+    await cluster.run(slow, program())
+    cluster.close()
+    assert max(took_s) < 0.1

@@ -175,11 +175,14 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
 }
 
 #: Where a finding was last: played first. When the drawing changes, all seeds are played until one finds it.
-_FOUND_BY = {"count chunks of a former reading": 2, "stay with the former leader": 2}
+_FOUND_BY = {
+    "count chunks of a former reading": 2,
+    "stay with the former leader": 2,
+    # In most histories, its Fetch is repeated until the history ends.
+    "begin at the offset of the response": 81,
+}
 
 
-# A Fetch that is repeated for ever makes histories of many minutes on a slow machine.
-@pytest.mark.timeout(2_400)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:

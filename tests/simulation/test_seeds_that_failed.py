@@ -42,7 +42,11 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation import play as course
 from consumer_coord.simulation import stage
+from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.checkers import Checkers
 from consumer_coord.simulation.play import play
+from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.processing_member import ProcessingMember
 from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
@@ -206,6 +210,15 @@ WHAT_IT_WAS = {
     20112: "an application waited for each commit beside wrong answers: the rule took its slow reading for a stall",
     20118: "the session of a static member that had been replaced never ended, as in Kafka: an operator has to remove it",
     20023: "a bounded read raised that an end was unknown for 15 s, although its partition had been assigned 3 s before",
+    18: "a group became classic, and, as in Kafka, the last commit of a member with the former epoch was rejected; the checkers"
+    " expected it in the log",
+    1210: "retention removed the position of a member that resets to the latest offset, and commit() without offsets committed"
+    " the end of the log; the checkers took that for skipped records",
+    51000375: "no commit could be stored, and unsubscribe() waited for default.api.timeout.ms twice",
+    71000395: "the same as seed 18, with records that process had handled",
+    71000821: "process had begun to raise that the group could not be joined, and its member joined while handlers still ran;"
+    " the checkers took the error for one of a member in its group",
+    4036: "frames reached a member whose clock had fallen behind as much later, so that each commit took 0.6 s",
 }
 
 
@@ -405,6 +418,31 @@ def _remove_no_member(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(f"{course.__name__}._Course._remove_the_endless", nothing)
 
 
+def _rejections_need_a_reason(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkers, "_is_former", lambda self, holding, generation: False)
+
+
+def _losses_need_a_reason(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkers, "lost_with_the_protocol", lambda self, partition, processing=False: False)
+
+
+def _choose_no_offset(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemberProcess, "reset", "earliest")
+
+
+def _wait_twice_at_unsubscribe(patch: pytest.MonkeyPatch) -> None:
+    unsubscribe = ConsumerCoordinator.unsubscribe
+    patch.setattr(ConsumerCoordinator, "unsubscribe", lambda self, timeout_ms: unsubscribe(self))
+
+
+def _raise_without_delay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProcessingMember, "_raises_after_s", 0.0)
+
+
+def _frames_arrive_by_the_clock_of_the_member(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Process, "call_at_moment", lambda self, moment, callback, frame: self.call_at(moment, callback, frame))
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -433,6 +471,12 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     20112: (_count_no_commits, "liveness"),
     20118: (_remove_no_member, "liveness"),
     20023: (_wait_since_any_end_was_unknown, "raised"),
+    18: (_rejections_need_a_reason, "farewell"),
+    1210: (_choose_no_offset, "skipped"),
+    51000375: (_wait_twice_at_unsubscribe, "late"),
+    71000395: (_losses_need_a_reason, "agreement"),
+    71000821: (_raise_without_delay, "raised"),
+    4036: (_frames_arrive_by_the_clock_of_the_member, "liveness"),
 }
 
 

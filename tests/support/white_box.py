@@ -91,7 +91,7 @@ def set_lease_clock(consumer: GroupConsumer | AsyncGroupConsumer, clock: Callabl
     """Let the lease of a consumer's membership end by another clock."""
     coordinator_of(consumer).lease.clock = clock
     if isinstance(consumer, GroupConsumer):
-        consumer._lease_clock = clock
+        consumer._at_hand.use_clock(clock, -1)
 
 
 def blocking_coordinator_of(consumer: GroupConsumer) -> BlockingCoordinator:
@@ -102,7 +102,7 @@ def blocking_coordinator_of(consumer: GroupConsumer) -> BlockingCoordinator:
 
 def is_in_call(consumer: GroupConsumer) -> bool:
     """Return whether a thread is inside a call of the consumer."""
-    return bool(consumer._user)
+    return bool(consumer._at_hand.user)
 
 
 def closes_at_exit() -> int:

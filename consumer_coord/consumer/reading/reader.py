@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,7 +33,7 @@ from itertools import chain
 from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.columns import UnreadableRecordError
+from consumer_coord.columns import UnreadableRecordError, kernel
 from consumer_coord.columns.rows import Rows, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine_loop import EngineLoop, weakly
@@ -129,6 +130,8 @@ class Reader:
         self.ready: deque[Any] = deque()
         #: The decoded messages of partitions that are not delivered now.
         self._aside: dict[TopicPartition, Sequence[Any]] = {}
+        #: Which thread has the turn, and what it may take of :attr:`ready` without a look; for a blocking consumer.
+        self.at_hand: Any = kernel.kernel.AtHand(core.lease.clock, _clock_id(core.lease.clock))
         self._queue: deque[Item] = deque()
         #: Number of items at the front of the queue that have nothing left to decode.
         self._decoded = 0
@@ -602,6 +605,13 @@ class Reader:
 
 def _key(message: Any) -> tuple[str, int]:
     return message.topic(), message.partition()
+
+
+def _clock_id(clock: Any) -> int:
+    """Return the system clock that a function reads, which C may read directly; -1 for another function."""
+    if isinstance(clock, functools.partial) and clock.func is time.clock_gettime:
+        return int(clock.args[0])
+    return -1
 
 
 def _out_of_range(stopped: Stopped) -> OutOfRange:

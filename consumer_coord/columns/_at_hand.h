@@ -1,0 +1,231 @@
+/* The fast path of a poll: AtHand.message.  _kernel.c includes this file.
+ *
+ * A poll that has looked at everything (the group, the plan, the lease, the outcomes of commits) delivers one message, and
+ * offers the next ones to the same thread.  `message` then takes one without another look, as long as nothing has changed: an
+ * event expires the offer, and so does another call that takes the turn.  The lease is compared at each message.
+ *
+ * It is an attribute and not a method, because CPython runs no signal handler after an attribute was read.  So a poll that
+ * returns it delivers the message, or is interrupted before.
+ */
+
+#include <time.h>
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *messages;         /* a sequence; NULL without an offer */
+    PyObject *last, *receiver;  /* the last deliveries by receiver, and the thread of the offer as its key */
+    PyObject *clock;            /* a function that returns seconds */
+    long clock_id;              /* the system clock that this function reads; -1 for another one */
+    double until;               /* by this clock */
+    unsigned long user, thread; /* the thread that has the turn, or 0; the thread of the offer */
+    unsigned long long polls, changes, offered_at;
+} AtHandObject;
+
+static PyObject *at_hand_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *clock;
+    long clock_id;
+    (void)keywords;
+    if (!PyArg_ParseTuple(args, "Ol", &clock, &clock_id))
+        return NULL;
+    AtHandObject *self = allocate(type);
+    if (self == NULL)
+        return NULL;
+    self->clock = new_reference(clock);
+    self->clock_id = clock_id;
+    return (PyObject *)self;
+}
+
+static int at_hand_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    AtHandObject *self = (AtHandObject *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->messages);
+    Py_VISIT(self->last);
+    Py_VISIT(self->clock);
+    return 0;
+}
+
+static int at_hand_clear(PyObject *object)
+{
+    AtHandObject *self = (AtHandObject *)object;
+    Py_CLEAR(self->messages);
+    Py_CLEAR(self->last);
+    Py_CLEAR(self->clock);
+    return 0;
+}
+
+static void at_hand_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    (void)at_hand_clear(object);
+    Py_CLEAR(((AtHandObject *)object)->receiver);
+    deallocate(object);
+}
+
+/* Set `moment`; return false with an exception if the clock fails. */
+static bool read_clock(const AtHandObject *self, double *moment)
+{
+    struct timespec now;
+    if (self->clock_id >= 0 && clock_gettime((clockid_t)self->clock_id, &now) == 0) {
+        *moment = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+        return true;
+    }
+    PyObject *seconds = PyObject_CallNoArgs(self->clock);
+    if (seconds == NULL)
+        return false;
+    *moment = PyFloat_AsDouble(seconds);
+    Py_DECREF(seconds);
+    return !(*moment == -1 && PyErr_Occurred());
+}
+
+static bool has_offer(const AtHandObject *self)
+{
+    return self->messages != NULL && self->user == 0 && self->changes == self->offered_at &&
+           PyThread_get_thread_ident() == self->thread;
+}
+
+static PyObject *at_hand_message(PyObject *object, void *closure)
+{
+    AtHandObject *self = (AtHandObject *)object;
+    double moment;
+    (void)closure;
+    if (!has_offer(self))
+        return new_reference(Py_None);
+    if (!read_clock(self, &moment))
+        return NULL;
+    /* The clock may be a function in Python, which takes the turn. */
+    if (!has_offer(self) || !(moment < self->until) || PySequence_Size(self->messages) <= 0)
+        return PyErr_Occurred() ? NULL : new_reference(Py_None);
+    PyObject *message = PySequence_GetItem(self->messages, 0);
+    if (message == NULL)
+        return NULL;
+    /* The former message is released at the end, because its release may call a function of the application's. */
+    PyObject *former = PyDict_GetItemWithError(self->last, self->receiver);
+    Py_XINCREF(former);
+    if (PyErr_Occurred() || PyDict_SetItem(self->last, self->receiver, message) < 0 ||
+        PySequence_DelItem(self->messages, 0) < 0) {
+        Py_XDECREF(former);
+        Py_DECREF(message);
+        return NULL;
+    }
+    self->polls++;
+    Py_XDECREF(former);
+    return message;
+}
+
+/* offer(messages, last, until, changes) */
+static PyObject *at_hand_offer(PyObject *object, PyObject *args)
+{
+    AtHandObject *self = (AtHandObject *)object;
+    PyObject *messages, *last;
+    double until;
+    unsigned long long changes;
+    if (!PyArg_ParseTuple(args, "OO!dK", &messages, &PyDict_Type, &last, &until, &changes))
+        return NULL;
+    PyObject *const former_messages = self->messages, *const former_last = self->last;
+    self->messages = new_reference(messages);
+    self->last = new_reference(last);
+    self->until = until;
+    self->offered_at = changes;
+    Py_XDECREF(former_messages);
+    Py_XDECREF(former_last);
+    return new_reference(Py_None);
+}
+
+static PyObject *at_hand_expire(PyObject *object, PyObject *nothing)
+{
+    (void)nothing;
+    ((AtHandObject *)object)->changes++;
+    return new_reference(Py_None);
+}
+
+/* use_clock(clock, clock_id) */
+static PyObject *at_hand_use_clock(PyObject *object, PyObject *args)
+{
+    AtHandObject *self = (AtHandObject *)object;
+    PyObject *clock, *const former = self->clock;
+    long clock_id;
+    if (!PyArg_ParseTuple(args, "Ol", &clock, &clock_id))
+        return NULL;
+    self->clock = new_reference(clock);
+    self->clock_id = clock_id;
+    Py_XDECREF(former);
+    return new_reference(Py_None);
+}
+
+static PyObject *at_hand_user(PyObject *object, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(((AtHandObject *)object)->user);
+}
+
+/* A thread that takes the turn ends the offer. */
+static int at_hand_set_user(PyObject *object, PyObject *value, void *closure)
+{
+    AtHandObject *self = (AtHandObject *)object;
+    (void)closure;
+    const unsigned long user = value == NULL ? 0 : PyLong_AsUnsignedLong(value);
+    if (PyErr_Occurred())
+        return -1;
+    self->user = user;
+    if (user) {
+        PyObject *const former_messages = self->messages, *const former_receiver = self->receiver;
+        self->messages = NULL;
+        self->receiver = new_reference(value);
+        self->thread = user;
+        Py_XDECREF(former_messages);
+        Py_XDECREF(former_receiver);
+    }
+    return 0;
+}
+
+static PyObject *at_hand_polls(PyObject *object, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(((AtHandObject *)object)->polls);
+}
+
+static int at_hand_set_polls(PyObject *object, PyObject *value, void *closure)
+{
+    (void)closure;
+    const unsigned long long polls = value == NULL ? 0 : PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred())
+        return -1;
+    ((AtHandObject *)object)->polls = polls;
+    return 0;
+}
+
+static PyObject *at_hand_changes(PyObject *object, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(((AtHandObject *)object)->changes);
+}
+
+static PyMethodDef at_hand_methods[] = {
+    {"offer", at_hand_offer, METH_VARARGS, "Let the thread that has the turn take these messages after it, without a look."},
+    {"expire", at_hand_expire, METH_NOARGS, "End the offer, because the next poll must look at something; any thread."},
+    {"use_clock", at_hand_use_clock, METH_VARARGS, "Read the lease's time from another clock."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef at_hand_attributes[] = {
+    {"message", at_hand_message, NULL, "Take the next message of the offer, which counts as delivered; None without one.", NULL},
+    {"user", at_hand_user, at_hand_set_user, "The thread that has the turn, or 0.", NULL},
+    {"polls", at_hand_polls, at_hand_set_polls, "Number of polls.", NULL},
+    {"changes", at_hand_changes, NULL, "Number of calls of expire().", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot at_hand_slots[] = {
+    {Py_tp_new, at_hand_new},
+    {Py_tp_dealloc, at_hand_dealloc},
+    {Py_tp_traverse, at_hand_traverse},
+    {Py_tp_clear, at_hand_clear},
+    {Py_tp_methods, at_hand_methods},
+    {Py_tp_getset, at_hand_attributes},
+    {0, NULL},
+};
+
+static PyType_Spec at_hand_spec = {
+    "consumer_coord.columns._kernel.AtHand", sizeof(AtHandObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, at_hand_slots};
