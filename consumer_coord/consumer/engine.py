@@ -1,10 +1,10 @@
 """The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
 The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as a
-whole. :meth:`Engine._look`, which awaits nothing, compares the table with the group's assignment (a pure function of
-``consumer/reducer.py``), the cluster's metadata, and the results of look-ups and commits. Then it moves partitions to their
-next phases, and publishes a :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` applies the plan: the
-reader begins and ends Fetches, and the engine calls the application's callback.
+whole. What becomes of a partition is decided by a pure function (``consumer/reducer.py``), from the table, the group's
+assignment, the cluster's metadata, and the results of look-ups and readings. :meth:`Engine._look`, which awaits nothing,
+gathers these facts, does what the function asks for, and publishes a :class:`~consumer_coord.consumer.partitions.Plan`.
+:meth:`Engine._settle` applies the plan: the reader begins and ends Fetches, and the engine calls the application's callback.
 
 The engine runs on the coordinator's loop. The consumers ensure that only one caller uses the engine at a time. If other threads
 may call a method, its docstring says so.
@@ -30,19 +30,23 @@ from consumer_coord.consumer.callback_types import Callback, Callbacks, Partitio
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.partitions import (
-    ABSENT,
     Origin,
     Partition,
     PartitionEvent,
     Phase,
     Plan,
     Positions,
-    Refused,
-    Retry,
+    Table,
     after,
+    applied,
+    begun,
+    in_phase,
+    last_serial,
     moved,
+    not_assigned,
+    reads,
+    start_at,
 )
-from consumer_coord.consumer.recreated_topics import look_at_topics
 from consumer_coord.consumer.reducer import (
     Accept,
     Add,
@@ -50,15 +54,25 @@ from consumer_coord.consumer.reducer import (
     Call,
     Drop,
     Facts,
+    Group,
     LastCommit,
+    Recreated,
     Release,
+    Request,
     Steps,
-    Table,
-    in_phase,
+    Warn,
     look,
-    reads,
 )
-from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, TimeLimits, no_offset
+from consumer_coord.consumer.start_lookups import (
+    LookUp,
+    LookUpResults,
+    Rules,
+    StartBy,
+    WakeAt,
+    begin_readings,
+    error_to_raise,
+)
+from consumer_coord.consumer.start_offsets import ResetPolicy, Starts
 from consumer_coord.consumer.stored_positions import StoredPositions
 from consumer_coord.errors import (
     CallbackError,
@@ -68,10 +82,7 @@ from consumer_coord.errors import (
     CoordinatorError,
     FatalError,
     IllegalStateError,
-    IncompleteResponseError,
-    NoOffsetError,
     NotAssignedError,
-    RetriableError,
     WakeupError,
 )
 from consumer_coord.group.commits import Entry, Ticket
@@ -79,15 +90,7 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.log_text import get_logger
-from consumer_coord.offsets import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    OFFSET_STORED,
-    OFFSET_TAIL_BASE,
-    CommitResult,
-    OffsetAndMetadata,
-)
+from consumer_coord.offsets import OFFSET_INVALID, OFFSET_STORED, CommitResult, OffsetAndMetadata
 from consumer_coord.record_tracker import RecordTracker
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -101,11 +104,6 @@ logger: Final = get_logger(__name__)
 SLICE_S = 0.1
 _SUSPENDED_SLICE_S = 0.05
 
-#: Time limit of the first look-up of log offsets, in milliseconds; each further look-up has twice the time.
-_ROUND_MS = 1_000
-#: How much earlier than its back-off ends a look-up may begin, in seconds.
-_EARLY_S = 0.001
-
 #: How long a blocking call waits beyond the time limit of its coroutine, in seconds.
 GRACE_S = 5.0
 
@@ -116,13 +114,6 @@ _CONFLICT, _STATE = -173, -172
 
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
 _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost"}
-
-
-@attrs.frozen(eq=False)
-class _LookUp:
-    """A look-up of start offsets that is in progress."""
-
-    pending: asyncio.Future[Starts]
 
 
 @attrs.frozen(eq=False)
@@ -190,6 +181,7 @@ class Engine:
         self.figures: Callable[[], Mapping[str, float]] = dict
         self.engine_loop: EngineLoop = engine_loop
         self._reset = reset
+        self._rules = Rules(reset.reset, core.config.default_api_timeout_ms, core.cluster.backoff.ms)
         self._auto_store = auto_store
         self._reports_automatic = reports_automatic
         self._call = call
@@ -199,7 +191,10 @@ class Engine:
         self._explicit: dict[TopicPartition, tuple[int, Ticket]] = {}
         #: The topics of which this consumer was assigned partitions.
         self._read_topics: frozenset[str] = frozenset()
+        #: The greatest serial number of a reading so far.
         self._serial = 0
+        #: The look-ups of starts that partitions wait for.
+        self._look_ups: dict[LookUp, asyncio.Future[Starts]] = {}
         #: The last started callback, until its end is recorded.
         self._calling: Call | None = None
         #: Exceptions of callbacks, until the next poll raises the first exception.
@@ -441,60 +436,44 @@ class Engine:
 
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
-    def _put(self, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
-        """Apply an event to partitions. Partitions for which the event is outdated do not change."""
-        table = dict(self.table)
-        for partition in partitions:
-            before = table.get(partition)
-            to = after(event, None if before is None else before.phase)
-            if to is Refused.NOT_ASSIGNED:
-                raise self._not_assigned(event.value, [partition])
-            if to is ABSENT:
-                del table[partition]
-            elif isinstance(to, Phase):
-                assert before is not None
-                if "serial" in changes and before.former_topic_id is not None and self._knows_topic(before, partition):
-                    before = attrs.evolve(before, former_topic_id=None)
-                table[partition] = moved(before, to, **changes)
-        self._replace(table)
-
-    def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
-        """Return whether a record of the current topic, or the error that it has no start, has reached the application."""
-        return one.phase is Phase.UNLOCATED or bool(self.reader.positions({partition: one}))
+    def _put(self, event: PartitionEvent, partitions: Collection[TopicPartition], **changes: Any) -> None:
+        """Apply an event that the application caused. Partitions for which it is outdated do not change."""
+        if foreign := not_assigned(self.table, event, partitions):
+            raise self._not_assigned(event.value, foreign)
+        self._replace(applied(self.table, event, partitions, **changes))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
         """Add partitions to the table."""
         for partition, value in values.items():
             assert after(event, self.table[partition].phase if partition in self.table else None) is value.phase
         self.stored.begin(values)
-        self._note(values)
-        self._read_topics |= {partition.topic for partition in values}
-
-    def _next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
-
-    def _note(self, values: Mapping[TopicPartition, Partition]) -> None:
-        """Replace the values of partitions, or add partitions."""
         self._replace({**self.table, **values})
+        self._read_topics |= {partition.topic for partition in values}
 
     def _replace(self, table: Table) -> None:
         for partition in self.table.keys() - table.keys():
             self.stored.end(partition)
+        self._serial = last_serial(table, self._serial)
         self.table = table
 
     def _look(self, leaving: bool) -> Call | None:
-        """Move every partition to its next phase, and publish the plan; return the callback that is due, if any."""
-        self._note_call()
-        self._look_at_topics()
-        self._look_at_readings()
-        call = self._look_at_group(leaving)
-        if call is None:
-            self._look_up()
+        """Take every step that is possible now (:func:`look`), and publish the plan; return the callback that is due."""
+        facts, steps = self._facts(), Steps(timer=self._retry_at)
+        while True:
+            table, request = look(self.table, None if self.manual else self._group(leaving), facts, steps)
+            self._replace(table)
+            if request is None or isinstance(request, Call):
+                break
+            steps = self._answered(request, steps)
+        self._calling = None
+        awaited = {one.awaits for one in self.table.values()}
+        self._look_ups = {one: pending for one, pending in self._look_ups.items() if one in awaited}
+        if request is not None and request.phase is Phase.LOST:
+            self._release_ends = None
         self._publish()
         self._losses = self.core.assignment.losses
         self.core.application.awaits_topic_id = any(one.topic_id is None for one in self.table.values())
-        return call
+        return request
 
     def _publish(self) -> None:
         self.plan = self._planned(self.table)
@@ -505,46 +484,32 @@ class Engine:
         wanted = reads(table)
         return next((plan for plan in (self.plan, self.reader.applied) if plan.reads == wanted), None) or Plan(wanted)
 
-    def _note_call(self) -> None:
-        """Record the end of the last callback; an interrupted callback counts as called."""
-        call = self._calling
-        if call is None:
-            return
-        called = self._awaiting(call)
-        if call.phase is Phase.LOST:
-            self.core.release(called)
-        self._put(PartitionEvent.CALLED, called)
-        self._calling = None
+    def _facts(self) -> Facts:
+        ended = self.reader.out_of_range
+        return Facts(
+            rules=self._rules,
+            moment=self.engine_loop.now(),
+            serial=self._serial,
+            called=self._calling,
+            topics={partition: self.topic_id(partition) for partition in self.table},
+            known=self._known(),
+            ended={one: ended[one] for one in self._ended_readings() if not self.reader.waits(one)},
+            found=self._found(),
+        )
 
-    def _look_at_group(self, leaving: bool) -> Call | None:
-        """Take the steps that the group's assignment asks for (:func:`look`); return the callback that is due, if any."""
-        if self.manual:
-            return None
-        assignment = self.core.assignment
-        steps = Steps()
-        while True:
-            table, request = look(self.table, self._facts(leaving), steps)
-            self._replace(table)
-            match request:
-                case Call():
-                    if request.phase is Phase.LOST:
-                        self._release_ends = None
-                    return request
-                case AskTracker():
-                    steps = attrs.evolve(steps, may_release=self._may_release(request.partitions))
-                case Accept():
-                    assignment.accept(request.change)
-                    first = request.change.first and not assignment.change().first
-                    steps = attrs.evolve(steps, accepted=True, first=first)
-                case None:
-                    return None
-                case _:
-                    self._carry_out(request)
+    def _known(self) -> Partitions:
+        """Return the partitions of recreated topics of which the application has heard (:attr:`Facts.known`)."""
+        renamed = {partition: one for partition, one in self.table.items() if one.former_topic_id is not None}
+        return frozenset(
+            partition
+            for partition, one in renamed.items()
+            if one.phase is Phase.UNLOCATED or self.reader.positions({partition: one})
+        )
 
-    def _facts(self, leaving: bool) -> Facts:
+    def _group(self, leaving: bool) -> Group:
         assignment, moment = self.core.assignment, self.engine_loop.now()
         waits = {one: value.awaits for one, value in self.table.items() if isinstance(value.awaits, _FinalCommit)}
-        return Facts(
+        return Group(
             change=assignment.change(),
             held=assignment.held,
             applied=self.reader.applied.reads,
@@ -553,7 +518,24 @@ class Engine:
             sealed=frozenset(one for one in in_phase(self.table, Phase.RELEASING) if self.stored.sealed(one)),
         )
 
-    def _carry_out(self, request: Release | LastCommit | Drop | Add) -> None:
+    def _answered(self, request: Request, steps: Steps) -> Steps:
+        """Do what the reducer has asked for; return what the next look is told."""
+        match request:
+            case AskTracker(partitions):
+                return attrs.evolve(steps, may_release=self._may_release(partitions))
+            case Accept(change):
+                assignment = self.core.assignment
+                assignment.accept(change)
+                return attrs.evolve(steps, accepted=True, first=change.first and not assignment.change().first)
+            case WakeAt(moment):
+                self._retry_at = moment
+                self.engine_loop.later(moment - self.engine_loop.now(), self.core.application.wake)
+                return attrs.evolve(steps, timer=moment)
+            case _:
+                self._carry_out(request)
+                return steps
+
+    def _carry_out(self, request: Request) -> None:
         match request:
             case Release(partitions):
                 self.core.release(partitions)
@@ -562,16 +544,28 @@ class Engine:
             case Drop(partitions):
                 self._drop(partitions)
             case Add(partitions):
-                owned = self.core.assignment.ownerships(partitions)
-                self._begin(
-                    PartitionEvent.ADD,
-                    {
-                        one: Partition(
-                            phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
-                        )
-                        for one in sorted(partitions)
-                    },
+                self._add(partitions)
+            case Recreated(partitions):
+                logger.warning(
+                    "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
+                    listed(partitions),
                 )
+                # A stored position belongs to the deleted topic.
+                self.stored.seal(partitions)
+                self.stored.begin(partitions)
+            case Warn(texts):
+                for text in texts:
+                    logger.warning("%s", text)
+            case LookUp():
+                self._begin_look_up(request)
+
+    def _add(self, partitions: Partitions) -> None:
+        owned = self.core.assignment.ownerships(partitions)
+        values = {
+            one: Partition(phase=Phase.TAKEN, ownership=owned[one], serial=number, topic_id=self.topic_id(one))
+            for number, one in enumerate(sorted(partitions), start=self._serial + 1)
+        }
+        self._begin(PartitionEvent.ADD, values)
 
     def _may_release(self, partitions: Partitions) -> bool:
         """Return whether the tracker lets go of partitions that the reader no longer fetches, or its time is over."""
@@ -612,181 +606,60 @@ class Engine:
         commits = {one: commit for one in partitions if (commit := self.table[one].commit) is not None and not commit.done}
         if commits:
             self.engine_loop.later(limit_ms / 1000, self.core.application.wake)
-        self._note({one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()})
-
-    def _look_at_topics(self) -> None:
-        """If a topic was deleted and created again, restart its partitions at the first record of the new topic (KIP-516)."""
-        table = self.table
-        present = {partition: self.topic_id(partition) for partition in table}
-        renamed = {partition: one for partition, one in table.items() if one.former_topic_id is not None}
-        known = frozenset(partition for partition, one in renamed.items() if self._knows_topic(one, partition))
-        table, recreated = look_at_topics(table, present, known, self._serial)
-        if recreated:
-            logger.warning(
-                "%s: the topic was deleted and created again; reading continues with the first record of the new topic",
-                listed(recreated),
-            )
-            self._serial += len(recreated)
-            # A stored position belongs to the deleted topic.
-            self.stored.seal(recreated)
-            self.stored.begin(recreated)
-        self._replace(table)
+        waits = {one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()}
+        self._replace({**self.table, **waits})
 
     def _ended_readings(self) -> list[TopicPartition]:
         """Return the partitions whose offset is out of range, and whose new start is not being looked up yet."""
         ended = self.reader.out_of_range
         return [one for one in ended if one in self.table and self.table[one].phase is Phase.READING]
 
-    def _look_at_readings(self) -> None:
-        """Look up a new start for partitions whose offset is out of range, after their last record was delivered."""
-        for partition, (ended, serial) in self.reader.out_of_range.items():
-            one = self.table.get(partition)
-            if one is None or one.serial != serial:
-                continue
-            if one.phase is not Phase.READING or self.reader.waits(partition):
-                continue
-            if ended.resume_at is not None and self._reset.reset != NONE:
-                logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
-                self._seek({partition: ended.resume_at})
-                continue
-            if self._reset.reset != NONE:
-                logger.warning("%s continues where auto.offset.reset=%s selects: %s", partition, self._reset.reset, ended.why)
-            self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, logical=None, out_of_range=ended.why)
-
     # -- start offsets --------------------------------------------------------------------------------------------------
 
-    def _look_up(self) -> None:
-        """Process the results of look-ups, begin to read partitions whose start is known, and look up all other starts."""
-        for look_up in {id(one.awaits): one.awaits for one in self.table.values() if isinstance(one.awaits, _LookUp)}.values():
-            if look_up.pending.done():
-                self._take(look_up)
-        self._begin_readings()
-        wanted = self._due_look_ups()
-        if not wanted:
-            return
-        core, policy = self.core, self._reset
-        lapsed = {one: why for one in wanted if (why := self.table[one].out_of_range) is not None}
-        logical = {one: at for one in wanted - lapsed.keys() if (at := self.table[one].logical) is not None}
-        by_commit = wanted - lapsed.keys() - logical.keys()
-        self._begin_look_up(by_commit, lambda limits: policy.starts(core, by_commit, limits))
-        self._begin_look_up(lapsed, lambda limits: policy.resets(core, frozenset(lapsed), limits, lapsed))
-        self._begin_look_up(logical, lambda limits: policy.at(core, logical, limits))
-
-    def _due_look_ups(self) -> Partitions:
-        """Return the partitions whose start must be looked up now; set a timer for those that wait for their back-off."""
-        moment = self.engine_loop.now()
-        later = {one: value.retry.at for one, value in self.table.items() if value.needs_look_up and value.retry is not None}
-        # A timer may fire a little early.
-        waiting = {one: at for one, at in later.items() if at - moment > _EARLY_S}
-        if waiting and (first := min(waiting.values())) != self._retry_at:
-            self._retry_at = first
-            self.engine_loop.later(first - moment, self.core.application.wake)
-        return frozenset(one for one, value in self.table.items() if value.needs_look_up and one not in waiting)
-
-    def _begin_look_up(
-        self, wanted: Collection[TopicPartition], find: Callable[[TimeLimits], Coroutine[Any, Any, Starts]]
-    ) -> None:
-        if not wanted:
-            return
-        application, limit_ms = self.core.application, self.core.config.default_api_timeout_ms
-        rounds = min(retry.failures if (retry := self.table[one].retry) is not None else 0 for one in wanted)
-        limits = TimeLimits(limit_ms, min(limit_ms, _ROUND_MS * 2.0 ** min(rounds, 30)))
-        pending = self.core.look_up(lambda: find(limits))
-        look_up = _LookUp(pending)
-        self._note({one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted})
+    def _begin_look_up(self, look_up: LookUp) -> None:
+        core, policy, wanted, limits = self.core, self._reset, look_up.wanted, look_up.limits
+        match look_up.by:
+            case StartBy.COMMIT:
+                pending = core.look_up(lambda: policy.starts(core, wanted, limits))
+            case StartBy.RESET:
+                pending = core.look_up(lambda: policy.resets(core, frozenset(wanted), limits, wanted))
+            case StartBy.LOGICAL:
+                pending = core.look_up(lambda: policy.at(core, wanted, limits))
+        self._look_ups[look_up] = pending
+        application = core.application
         pending.add_done_callback(lambda _: application.wake())
+
+    def _found(self) -> LookUpResults:
+        """Return the results of the look-ups that have ended."""
+        results: dict[LookUp, Starts | CoordinatorError | None] = {}
+        for look_up, pending in self._look_ups.items():
+            if pending.done():
+                error = None if pending.cancelled() else pending.exception()
+                if error is not None and not isinstance(error, CoordinatorError):
+                    crash = CoordinatorError(f"a look-up of start offsets crashed: {error!r}; please report this")
+                    crash.__cause__ = error
+                    error = crash
+                results[look_up] = None if pending.cancelled() else error or pending.result()
+        return results
 
     def looks_up(self, partition: TopicPartition) -> bool:
         """Return whether the start of a partition is being looked up, or will be looked up after a back-off."""
         one = self.table[partition]
-        return isinstance(one.awaits, _LookUp) or (one.retry is not None and self._retry_at >= self.engine_loop.now())
+        return isinstance(one.awaits, LookUp) or (one.retry is not None and self._retry_at >= self.engine_loop.now())
 
     @property
     def waiting_for_start(self) -> Partitions:
         """Return the partitions whose start offset is unknown."""
         return frozenset(partition for partition, one in self.table.items() if one.waits_for_start)
 
-    def _begin_readings(self) -> None:
-        """Read the partitions whose start is known."""
-        known = [
-            one for one, value in self.table.items() if value.phase is Phase.LOCATING and value.start and not value.declined
-        ]
-        self._put(PartitionEvent.LOCATED, known, out_of_range=None)
-
-    def _take(self, look_up: _LookUp) -> None:
-        asked = [partition for partition, one in self.table.items() if one.awaits is look_up]
-        self._note({one: attrs.evolve(self.table[one], awaits=None) for one in asked})
-        if look_up.pending.cancelled():
-            return
-        error = look_up.pending.exception()
-        if isinstance(error, CoordinatorError):
-            self._failed(dict.fromkeys(asked, error))
-            return
-        starts = look_up.pending.result()
-        self._failed({one: starts.failed[one] for one in asked if one in starts.failed})
-        for partition in asked:
-            if partition in starts.failed:
-                continue
-            one, start = self.table[partition], starts.found[partition]
-            self._put(
-                PartitionEvent.LOCATED,
-                [partition],
-                serial=self._next_serial(),
-                start=start.at,
-                origin=start.origin,
-                out_of_range=None,
-                committed=start.at if start.origin is Origin.COMMIT else one.committed,
-                # ``auto.offset.reset`` chose a position in the current topic, not in the deleted topic.
-                **({"former_topic_id": None} if start.origin is Origin.RESET else {}),
-            )
-
-    def _failed(self, errors: Mapping[TopicPartition, CoordinatorError]) -> None:
-        """Look up these starts again after the back-off, the only one of look-ups; decide what the application hears.
-
-        An error that a retry alone does not resolve reaches the application in a poll; the other partitions go on. Any other
-        error is logged when its text changes, because brokers may be away for hours. But if brokers do answer, without a usable
-        row, for ``default.api.timeout.ms``, this is raised as well.
-        """
-        moment, limit_s = self.engine_loop.now(), self.core.config.default_api_timeout_ms / 1000
-        news: dict[str, list[TopicPartition]] = {}
-        # Partitions that failed together are looked up together.
-        waits_s: dict[int, float] = {}
-        for partition, error in errors.items():
-            before = self.table[partition].retry
-            failures, since = (0, moment) if before is None else (before.failures, before.since)
-            if failures not in waits_s:
-                waits_s[failures] = self.core.cluster.backoff.ms(failures) / 1000
-            raises = not isinstance(error, RetriableError)
-            if isinstance(error, IncompleteResponseError) and moment - since >= limit_s:
-                raises, since = True, moment
-            if not isinstance(error, NoOffsetError) and (before is None or str(before.error) != str(error)):
-                news.setdefault(str(error), []).append(partition)
-            retry = Retry(failures + 1, since, moment + waits_s[failures], error)
-            if raises:
-                self._put(PartitionEvent.UNLOCATED, [partition], retry=retry)
-            else:
-                self._note({partition: attrs.evolve(self.table[partition], retry=retry)})
-        for text, partitions in news.items():
-            logger.warning("the start of %s is not known yet: %s", listed(partitions), text)
-
     def _unlocated(self) -> bool:
         return not self._settled and any(one.phase is Phase.UNLOCATED for one in self.table.values())
 
     def _raise_unlocated(self) -> None:
         """Raise the error of partitions that have no position. After the back-off, the engine looks up their starts again."""
-        if self._settled:
+        if self._settled or (due := error_to_raise(self.table)) is None:
             return
-        retries = {one: value.retry for one, value in self.table.items() if value.phase is Phase.UNLOCATED}
-        errors = {partition: retry.error for partition, retry in retries.items() if retry is not None}
-        if not errors:
-            return
-        without = {partition: error for partition, error in errors.items() if isinstance(error, NoOffsetError)}
-        if without:
-            error: CoordinatorError = no_offset(without)
-            told: Collection[TopicPartition] = without
-        else:
-            error = next(iter(errors.values()))
-            told = [partition for partition, other in errors.items() if str(other) == str(error)]
+        error, told = due
         self._put(PartitionEvent.RETRY, told)
         self.core.application.wake()
         raise error
@@ -933,7 +806,8 @@ class Engine:
             entries = {one: entry._replace(sheds_metadata=bool(entry.position.metadata)) for one, entry in entries.items()}
         ticket = self.ticket(entries, timeout_ms, ended)
         self.core.commits.submit(ticket)
-        self._note({one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()})
+        committed = {one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()}
+        self._replace({**self.table, **committed})
         if self._reports_automatic:
             self.commits.add(ticket)
         return ticket
@@ -1018,15 +892,9 @@ class Engine:
         self._seek(positions)
 
     def _seek(self, positions: Positions) -> None:
-        for partition, at in positions.items():
-            self._put(
-                PartitionEvent.SEEK if at.offset >= 0 else PartitionEvent.LOOK_UP,
-                [partition],
-                serial=self._next_serial(),
-                declined=False,
-                out_of_range=None,
-                **_start_at(partition, at),
-            )
+        if foreign := not_assigned(self.table, PartitionEvent.SEEK, positions):
+            raise self._not_assigned("seek", foreign)
+        self._replace(begun(self.table, positions, self._known(), self._serial))
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
         """Of the owned partitions ``among``, read only ``wanted``, from their given offsets, if any.
@@ -1081,7 +949,7 @@ class Engine:
 
     async def _changed(self) -> None:
         """Apply a change that the application made by a call; a change made inside a callback is applied after the callback."""
-        self._begin_readings()
+        self._replace(begin_readings(self.table))
         self._publish()
         if self._calling is None:
             self.reader.apply(self.plan)
@@ -1158,12 +1026,12 @@ class Engine:
                 one: Partition(
                     phase=Phase.LOCATING,
                     ownership=None,
-                    serial=self._next_serial(),
+                    serial=number,
                     topic_id=self.topic_id(one),
                     notified=True,
-                    **_start_at(one, at),
+                    **start_at(one, at),
                 )
-                for one, at in sorted(positions.items())
+                for number, (one, at) in enumerate(sorted(positions.items()), start=self._serial + 1)
             },
         )
         self.auto.begin()
@@ -1238,24 +1106,6 @@ class Engine:
             failure = await self.revoke_all(ends)
         await self.commits.finish(ends)
         return failure
-
-
-def _start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any]:
-    """Return the attributes of a :class:`Partition` for a start that the application chose.
-
-    Without an offset, the group's commit is the start. Raise :class:`ConfigurationError` for a negative number that is not a
-    logical offset.
-    """
-    if at.offset >= 0:
-        return {"start": at, "origin": Origin.CHOSEN, "logical": None}
-    if at.offset in (OFFSET_INVALID, OFFSET_STORED):
-        return {"start": None, "origin": None, "logical": None}
-    if at.offset not in (OFFSET_BEGINNING, OFFSET_END) and at.offset > OFFSET_TAIL_BASE:
-        raise ConfigurationError(
-            f"{partition}: {at.offset} is not an offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, or a number that is 0"
-            " or greater"
-        )
-    return {"start": None, "origin": None, "logical": at.offset}
 
 
 def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:

@@ -14,13 +14,21 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import CoordinatorError
+from consumer_coord.consumer.callback_types import Partitions
+from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.commits import Ticket
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.offsets import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    OFFSET_TAIL_BASE,
+    OffsetAndMetadata,
+)
 from consumer_coord.topic_partition import TopicPartition
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
@@ -203,6 +211,9 @@ class Partition:
         return self.phase is Phase.READING or (self.phase is Phase.LOCATING and (self.declined or self.retry is not None))
 
 
+Table: TypeAlias = Mapping[TopicPartition, Partition]
+
+
 @attrs.frozen
 class Read:
     """The reader's view of one partition; ``on`` is false while the partition must not be fetched."""
@@ -239,3 +250,71 @@ def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
     if "awaits" not in changes and (to is not partition.phase or (to is Phase.LOCATING and "serial" in changes)):
         changes["awaits"] = None
     return attrs.evolve(partition, phase=to, **changes)
+
+
+def in_phase(table: Table, *phases: Phase) -> Partitions:
+    """Return the partitions in one of these phases."""
+    return frozenset(partition for partition, one in table.items() if one.phase in phases)
+
+
+def reads(table: Table) -> dict[TopicPartition, Read]:
+    """Return what the data plane should read."""
+    return {partition: read_of(one) for partition, one in table.items()}
+
+
+def last_serial(table: Table, before: int) -> int:
+    """Return the greatest serial number so far; ``before`` is that of earlier partitions."""
+    return max([before, *(one.serial for one in table.values())])
+
+
+def not_assigned(table: Table, event: PartitionEvent, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that must be assigned for this call of the application, and are not."""
+    phases = {one: table[one].phase if one in table else None for one in partitions}
+    return [one for one, phase in phases.items() if after(event, phase) is Refused.NOT_ASSIGNED]
+
+
+def applied(table: Table, event: PartitionEvent, partitions: Collection[TopicPartition], **changes: Any) -> Table:
+    """Apply an event to partitions; those for which it is outdated do not change."""
+    if not partitions:
+        return table
+    changed = dict(table)
+    for partition in partitions:
+        before = table.get(partition)
+        to = after(event, None if before is None else before.phase)
+        if before is not None and to is ABSENT:
+            del changed[partition]
+        elif before is not None and isinstance(to, Phase):
+            changed[partition] = moved(before, to, **changes)
+    return changed
+
+
+def begun(table: Table, positions: Positions, known: Partitions, serial: int) -> Table:
+    """Begin readings at positions that the application chose, with the serial numbers after ``serial``.
+
+    ``known`` are the partitions of whose current topic a record, or the error that it has no start, has reached the
+    application.
+    """
+    for number, (partition, at) in enumerate(positions.items(), start=serial + 1):
+        event = PartitionEvent.SEEK if at.offset >= 0 else PartitionEvent.LOOK_UP
+        former = {"former_topic_id": None} if partition in known else {}
+        start = start_at(partition, at)
+        table = applied(table, event, [partition], serial=number, declined=False, out_of_range=None, **start, **former)
+    return table
+
+
+def start_at(partition: TopicPartition, at: OffsetAndMetadata) -> dict[str, Any]:
+    """Return the attributes of a :class:`Partition` for a start that the application chose.
+
+    Without an offset, the group's commit is the start. Raise :class:`ConfigurationError` for a negative number that is not a
+    logical offset.
+    """
+    if at.offset >= 0:
+        return {"start": at, "origin": Origin.CHOSEN, "logical": None}
+    if at.offset in (OFFSET_INVALID, OFFSET_STORED):
+        return {"start": None, "origin": None, "logical": None}
+    if at.offset not in (OFFSET_BEGINNING, OFFSET_END) and at.offset > OFFSET_TAIL_BASE:
+        raise ConfigurationError(
+            f"{partition}: {at.offset} is not an offset; use OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, or a number that is 0"
+            " or greater"
+        )
+    return {"start": None, "origin": None, "logical": at.offset}

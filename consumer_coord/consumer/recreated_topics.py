@@ -12,8 +12,7 @@ from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.callback_types import Partitions
-from consumer_coord.consumer.partitions import Partition, PartitionEvent, Phase, after, moved
-from consumer_coord.consumer.reducer import Table
+from consumer_coord.consumer.partitions import Partition, PartitionEvent, Phase, Table, after, last_serial, moved
 from consumer_coord.net.metadata import is_other
 from consumer_coord.offsets import OFFSET_BEGINNING
 from consumer_coord.topic_partition import TopicPartition
@@ -30,13 +29,13 @@ def look_at_topics(
     changed: dict[TopicPartition, Partition] = {}
     recreated = []
     for partition, one in table.items():
-        if is_other(one.topic_id, present[partition]):
+        if is_other(one.topic_id, present.get(partition)):
             recreated.append(partition)
-        elif one.topic_id is None and present[partition] is not None:
+        elif one.topic_id is None and present.get(partition) is not None:
             # A look-up that began before the topic id was known may have returned offsets of a deleted topic.
             again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
             changed[partition] = attrs.evolve(one, topic_id=present[partition], **again)
-    for number, partition in enumerate(recreated, start=serial + 1):
+    for number, partition in enumerate(recreated, start=last_serial(table, serial) + 1):
         one = table[partition]
         former = None if partition in known else one.former_topic_id
         changes: dict[str, Any] = {"former_topic_id": former}

@@ -1,49 +1,88 @@
-"""Compare a consumer's table of partitions with its group's assignment: a pure function, in which the order is the rule.
+"""Decide what a consumer does next: a pure function of its table of partitions, in which the order is the rule.
 
-:func:`look` moves partitions to their next phases, until something must be done that the table alone cannot do, and returns
-this :data:`Request`. The engine does it, and looks again with new facts. So every look is a comparison that may be repeated,
-and an interrupt between two looks loses nothing. The order:
+:func:`look` compares the table with the group's assignment, the cluster's topics and the results of readings and look-ups. It
+moves partitions to their next phases, until something must be done that the table alone cannot do, and returns this
+:data:`Request`. The engine does it, and looks again. So every look is a comparison that may be repeated, and an interrupt
+between two looks loses nothing. The order:
 
-1. End what on_revoke was called for: the last commit, then the release.
-2. Report lost partitions: they belong to other members already.
-3. Call on_revoke for partitions that can no longer be kept.
-4. Stop, commit and revoke what the group takes away; keep what it gives back meanwhile.
-5. Accept the group's assignment, and report the added partitions.
+1. End the last callback: it was called, also if it was interrupted.
+2. Begin the topics that were created again (``recreated_topics.py``), and find new starts for offsets that are out of range.
+3. End what on_revoke was called for: the last commit, then the release.
+4. Report lost partitions: they belong to other members already.
+5. Call on_revoke for partitions that can no longer be kept.
+6. Stop, commit and revoke what the group takes away; keep what it gives back meanwhile.
+7. Accept the group's assignment, and report the added partitions.
+8. Read the partitions whose start was found, and look up the other starts (``start_lookups.py``).
 
-No step begins before those above it have ended, so the group sees a revocation before this member takes anything on.
+No step of 3 to 7 begins before those above it have ended, so the group sees a revocation before this member takes anything on.
+If the application assigns partitions itself, there are no such steps.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.callback_types import Partitions
-from consumer_coord.consumer.partitions import ABSENT, Partition, PartitionEvent, Phase, Read, after, moved, read_of
+from consumer_coord.consumer.partitions import PartitionEvent, Phase, Read, Table, applied, in_phase, reads
+from consumer_coord.consumer.recreated_topics import look_at_topics
+from consumer_coord.consumer.start_lookups import (
+    LookUp,
+    LookUpResults,
+    Rules,
+    WakeAt,
+    begin_readings,
+    end_readings,
+    next_look_up,
+    take_results,
+)
 from consumer_coord.group.assignment import Change
 from consumer_coord.topic_partition import TopicPartition
 
-Table: TypeAlias = Mapping[TopicPartition, Partition]
+if TYPE_CHECKING:
+    from consumer_coord.consumer.reading.chunks import OutOfRange
 
 _NONE: Partitions = frozenset()
 
 
 @attrs.frozen
-class Facts:
-    """What a look compares the table with. None of it changes while the look runs."""
+class Group:
+    """What the group wants from this member, and how far the member is with it; a request may change it."""
 
     change: Change
     #: The partitions that this member owns, without lost ones.
     held: Partitions
-    #: What the data plane fetches; None while that is not certain.
-    applied: Mapping[TopicPartition, Read] | None
+    #: What the reader fetches.
+    applied: Mapping[TopicPartition, Read]
     #: Revoke everything, because the member is about to leave.
     leaving: bool = False
     #: The partitions whose last commit is awaited.
     committing: Partitions = _NONE
     #: The partitions whose stored positions are final.
     sealed: Partitions = _NONE
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """What else a look compares the table with. None of it changes between the looks of one :class:`Steps`."""
+
+    rules: Rules
+    #: The loop time, in seconds.
+    moment: float
+    #: The greatest serial number of a reading so far.
+    serial: int
+    #: The last callback that was called.
+    called: Call | None = None
+    #: The present topic ids, by partition.
+    topics: Mapping[TopicPartition, uuid.UUID | None] = attrs.field(factory=dict)
+    #: The partitions of whose present topic a record, or the error that it has no start, has reached the application.
+    known: Partitions = _NONE
+    #: The readings whose offset is out of range, with their serial numbers, after the last record was delivered.
+    ended: Mapping[TopicPartition, tuple[OutOfRange, int]] = attrs.field(factory=dict)
+    #: The look-ups that have ended.
+    found: LookUpResults = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -55,6 +94,8 @@ class Steps:
     #: Whether :class:`Accept` was done; and whether the application has reached a new assignment by it.
     accepted: bool = False
     first: bool = False
+    #: The loop time of the last :class:`~consumer_coord.consumer.start_lookups.WakeAt`.
+    timer: float = 0.0
 
 
 @attrs.frozen
@@ -107,45 +148,84 @@ class Call:
     phase: Phase
 
 
-Request: TypeAlias = "Release | LastCommit | AskTracker | Accept | Drop | Add | Call"
+@attrs.frozen
+class Recreated:
+    """Forget the stored positions of partitions whose topic was deleted and created again."""
+
+    partitions: tuple[TopicPartition, ...]
 
 
-def look(table: Table, facts: Facts, steps: Steps) -> tuple[Table, Request | None]:
-    """Return the table after as many steps as the facts allow, and what must be done before the next; None: nothing now."""
-    table, request, over = _end_releases(table, facts)
+@attrs.frozen
+class Warn:
+    """Log these warnings."""
+
+    texts: list[str]
+
+
+Request: TypeAlias = "Release | LastCommit | AskTracker | Accept | Drop | Add | Call | Recreated | Warn | LookUp | WakeAt"
+
+
+def look(table: Table, group: Group | None, facts: Facts, steps: Steps) -> tuple[Table, Request | None]:
+    """Return the table after as many steps as the facts allow, and what must be done before the next; None: nothing now.
+
+    ``group`` is None while the application assigns partitions itself.
+    """
+    if called := frozenset(one for one, value in table.items() if value.awaits is facts.called is not None):
+        lost = called & in_phase(table, Phase.LOST)
+        table = applied(table, PartitionEvent.CALLED, called)
+        if lost:
+            return table, Release(lost)
+    table, recreated = look_at_topics(table, facts.topics, facts.known, facts.serial)
+    if recreated:
+        return table, Recreated(recreated)
+    table, texts = end_readings(table, facts.ended, facts.rules, facts.known, facts.serial)
+    if texts:
+        return table, Warn(texts)
+    if group is not None:
+        table, request = _look_at_group(table, group, steps)
+        if request is not None:
+            return table, request
+    table, texts = take_results(table, facts.found, facts.rules, facts.known, facts.serial, facts.moment)
+    if texts:
+        return table, Warn(texts)
+    return next_look_up(begin_readings(table), facts.rules, facts.moment, steps.timer)
+
+
+def _look_at_group(table: Table, group: Group, steps: Steps) -> tuple[Table, Request | None]:
+    table, request, over = _end_releases(table, group)
     if request is not None or not over:
         return table, request
-    if unseen := facts.change.lost - table.keys():
+    if unseen := group.change.lost - table.keys():
         return table, Release(unseen)
-    table = applied(table, PartitionEvent.LOSE, (facts.change.lost & table.keys()) - in_phase(table, Phase.LOST))
+    table = applied(table, PartitionEvent.LOSE, (group.change.lost & table.keys()) - in_phase(table, Phase.LOST))
     for phase in (Phase.LOST, Phase.REVOKED):
         if ended := in_phase(table, phase):
             return _due(table, phase, ended)
-    revoked = facts.held if facts.leaving else facts.change.revoked
+    revoked = group.held if group.leaving else group.change.revoked
     ending = in_phase(table, Phase.STOPPING, Phase.COMMITTING)
     table = applied(table, PartitionEvent.REVOKE, (revoked & table.keys()) - ending)
     table = applied(table, PartitionEvent.KEEP, ending - revoked)
     if ending := in_phase(table, Phase.STOPPING, Phase.COMMITTING):
-        return _revoke(table, facts, steps.may_release, ending)
-    if facts.leaving:
+        return _revoke(table, group, steps.may_release, ending)
+    if group.leaving:
         return table, None
-    return _take(table, facts, steps)
+    return _take(table, group, steps)
 
 
-def _end_releases(table: Table, facts: Facts) -> tuple[Table, Request | None, bool]:
+def _end_releases(table: Table, group: Group) -> tuple[Table, Request | None, bool]:
     """Release the partitions for which on_revoke was called; the last value says whether none is left."""
     releasing = in_phase(table, Phase.RELEASING)
-    if fresh := releasing - facts.sealed:
+    if fresh := releasing - group.sealed:
         return table, LastCommit(fresh, called=True), False
     # A lost partition belongs to another member already, so its commit cannot succeed.
-    released = releasing & facts.change.lost if releasing & facts.committing else releasing
+    released = releasing & group.change.lost if releasing & group.committing else releasing
     if released:
         return applied(table, PartitionEvent.COMMIT_ENDED, released), Release(released), False
     return table, None, not releasing
 
 
-def _revoke(table: Table, facts: Facts, may_release: bool | None, ending: Partitions) -> tuple[Table, Request | None]:
-    if facts.applied != reads(table):
+def _revoke(table: Table, group: Group, may_release: bool | None, ending: Partitions) -> tuple[Table, Request | None]:
+    if group.applied != reads(table):
         return table, None
     if may_release is None:
         return table, AskTracker(in_phase(table, Phase.STOPPING))
@@ -153,17 +233,17 @@ def _revoke(table: Table, facts: Facts, may_release: bool | None, ending: Partit
         return table, None
     if stopping := in_phase(table, Phase.STOPPING):
         return applied(table, PartitionEvent.STOPPED, stopping), LastCommit(stopping, called=False)
-    if ending & facts.committing:
+    if ending & group.committing:
         return table, None
     return _due(applied(table, PartitionEvent.COMMIT_ENDED, ending), Phase.REVOKED, ending)
 
 
-def _take(table: Table, facts: Facts, steps: Steps) -> tuple[Table, Request | None]:
+def _take(table: Table, group: Group, steps: Steps) -> tuple[Table, Request | None]:
     if not steps.accepted:
-        return table, Accept(facts.change)
-    if both := frozenset(one for one in facts.held & table.keys() if table[one].ownership is None):
+        return table, Accept(group.change)
+    if both := frozenset(one for one in group.held & table.keys() if table[one].ownership is None):
         return table, Drop(both)
-    if untaken := facts.held - table.keys():
+    if untaken := group.held - table.keys():
         return table, Add(untaken)
     taken = frozenset(one for one in in_phase(table, Phase.TAKEN) if table[one].awaits is None)
     return _due(table, Phase.TAKEN, taken) if taken or steps.first else (table, None)
@@ -174,28 +254,3 @@ def _due(table: Table, phase: Phase, partitions: Partitions) -> tuple[Table, Req
     call, taken = Call(phase), phase is Phase.TAKEN
     waiting = {one: attrs.evolve(table[one], awaits=call, notified=taken or table[one].notified) for one in partitions}
     return {**table, **waiting}, call
-
-
-def in_phase(table: Table, *phases: Phase) -> Partitions:
-    """Return the partitions in one of these phases."""
-    return frozenset(partition for partition, one in table.items() if one.phase in phases)
-
-
-def reads(table: Table) -> dict[TopicPartition, Read]:
-    """Return what the data plane should read."""
-    return {partition: read_of(one) for partition, one in table.items()}
-
-
-def applied(table: Table, event: PartitionEvent, partitions: Partitions) -> Table:
-    """Apply an event to partitions; those for which it is outdated do not change."""
-    if not partitions:
-        return table
-    changed = dict(table)
-    for partition in partitions:
-        before = table[partition]
-        to = after(event, before.phase)
-        if to is ABSENT:
-            del changed[partition]
-        elif isinstance(to, Phase):
-            changed[partition] = moved(before, to)
-    return changed

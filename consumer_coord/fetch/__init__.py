@@ -8,6 +8,7 @@
 ``leaders.py``           the leader of each partition (KIP-951)
 ``buffer.py``            records that were fetched and not yet taken
 ``batches.py``           the end of the whole batches in a response
+``chunk.py``             what was taken of one partition, with its decoder
 ``error_steps.py``       the fetcher's action after each error code
 ``values.py``            input and output of the fetcher; ``partition_state.py`` has its state of one partition
 =======================  ==========================================================================================

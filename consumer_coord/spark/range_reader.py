@@ -23,6 +23,7 @@ from consumer_coord.columns import Columns, CompletedFetch
 from consumer_coord.config import parse
 from consumer_coord.errors import AuthorizationError, RetriableError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, Stopped, StopReason
+from consumer_coord.fetch.chunk import FetchedChunk
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.retry import Deadline
@@ -60,18 +61,6 @@ _LOOK_UP_TIMEOUT_MS = 30_000.0
 
 
 @attrs.define
-class _Response:
-    """A Fetch response for a partition, and the state of decoding it. ``fetch`` is None before decoding."""
-
-    records: FetchedRecords
-    fetch: CompletedFetch | None = None
-
-    @property
-    def position(self) -> int:
-        return self.records.offset if self.fetch is None else self.fetch.next_offset
-
-
-@attrs.define
 class _Position:
     """The state of one partition in the fetcher. ``stash`` has all existing records of the offsets [low, next)."""
 
@@ -80,7 +69,7 @@ class _Position:
     topic_id: uuid.UUID
     next: int
     used_s: float
-    stash: deque[_Response] = attrs.field(factory=deque)
+    stash: deque[FetchedChunk] = attrs.field(factory=deque)
 
     @property
     def low(self) -> int:
@@ -89,7 +78,7 @@ class _Position:
 
     @property
     def stash_bytes(self) -> int:
-        return sum(len(each.records.records) for each in self.stash)
+        return sum(each.size for each in self.stash)
 
 
 class _Batch:
@@ -259,28 +248,17 @@ class RangeReader:
                     yield from self._checked(batch, metadata)
 
     def _decode(self, batch: _Batch, key: TopicPartition, wanted: Range) -> None:
-        """Decode the first response of a partition's stash, up to the end of the range or until the batch is full."""
+        """Decode the first chunk of a partition's stash, up to the end of the range or until the batch is full."""
         position = self._positions[key]
-        response = position.stash[0]
-        if response.records.next_offset <= wanted.start:
+        chunk = position.stash[0]
+        passed = chunk.end <= wanted.start
+        if not passed:
+            fetch = chunk.decoder(max(chunk.position, wanted.start))
+            batch.append(fetch, wanted.end)
+            passed = fetch.exhausted
+        if passed:
             position.stash.popleft()
-            self._decoded.append((key, position.serial, response.records.next_offset))
-            return
-        if response.position < wanted.start or response.fetch is None:
-            records = response.records
-            response.fetch = CompletedFetch(
-                records.records,
-                topic=key.topic,
-                partition=key.partition,
-                offset=max(response.position, wanted.start),
-                aborted=records.aborted,
-                read_committed=self._read_committed,
-                check_crcs=self._check_crcs and response.fetch is None,
-            )
-        batch.append(response.fetch, wanted.end)
-        if response.fetch.exhausted:
-            position.stash.popleft()
-            self._decoded.append((key, position.serial, response.records.next_offset))
+            self._decoded.append((key, position.serial, chunk.end))
         if position.low >= wanted.end:
             del self._pending[key]
 
@@ -296,7 +274,7 @@ class RangeReader:
                 stopped.append(item)
                 continue
             position.next = item.next_offset
-            position.stash.append(_Response(item))
+            position.stash.append(FetchedChunk(item, self._check_crcs, self._read_committed))
             if item.partition in self._pending:
                 came = True
             else:

@@ -489,7 +489,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
             wake=lambda: None, look=lambda: False, waited=lambda: None, news=1, seen=0, clock=lambda: 0.0
         ),
         config=CoordinatorConfig(group_id="g"),
-        cluster=SimpleNamespace(metadata=Metadata()),
+        cluster=SimpleNamespace(metadata=Metadata(), backoff=SimpleNamespace(ms=float)),
         release=state.release,
         look_up=start,
     )

@@ -22,7 +22,8 @@ async def out_of_range(world: World, read: Read) -> OutOfRange:
     """Read partition 0 until its reading ends, and return the reason."""
     config = Config(client=ClientConfig(bootstrap_servers=()), coordinator=CoordinatorConfig(group_id="g"))
     ended = asyncio.Event()
-    core: Any = SimpleNamespace(cluster=world.client(), application=SimpleNamespace(wake=ended.set))
+    lease = SimpleNamespace(clock=asyncio.get_running_loop().time)
+    core: Any = SimpleNamespace(cluster=world.client(), application=SimpleNamespace(wake=ended.set), lease=lease)
     loop: Any = SimpleNamespace(records_arrived=lambda: None)
     reader = Reader(core, config, loop)
     reader.apply(Plan({T0: read}))

@@ -11,12 +11,12 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.consumer import aiokafka_methods
+from consumer_coord.consumer import aiokafka_methods, reducer
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.partitions import TRANSITIONS, PartitionEvent, Phase
-from consumer_coord.consumer.reducer import in_phase
+from consumer_coord.consumer.partitions import TRANSITIONS, PartitionEvent, Phase, Table, applied, in_phase
+from consumer_coord.consumer.reducer import Group, Request, Steps
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.classic_protocol.status import MemberStatus
 from consumer_coord.retry import Deadline
@@ -115,15 +115,13 @@ def _commit_nothing_after_on_revoke(patch: Patch) -> None:
 
 def _revoke_twice(patch: Patch) -> None:
     """A partition whose last commit is in flight is revoked once more."""
-    look = Engine._look_at_group
+    look = reducer._look_at_group
 
-    def looking(self: Engine, leaving: bool) -> Any:
-        if not self.manual:
-            revoked = self.core.assignment.held if leaving else self.core.assignment.change().revoked
-            self._put(PartitionEvent.REVOKE, revoked & in_phase(self.table, Phase.COMMITTING))
-        return look(self, leaving)
+    def looking(table: Table, group: Group, steps: Steps) -> tuple[Table, Request | None]:
+        revoked = group.held if group.leaving else group.change.revoked
+        return look(applied(table, PartitionEvent.REVOKE, revoked & in_phase(table, Phase.COMMITTING)), group, steps)
 
-    patch.setattr(Engine, "_look_at_group", looking)
+    patch.setattr(reducer, "_look_at_group", looking)
 
 
 def _cut(at_ms: int, call: str, step: int) -> Fault:

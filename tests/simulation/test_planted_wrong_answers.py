@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
 import pytest
 
-from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer import start_lookups
 from consumer_coord.errors import IncompleteResponseError, MalformedMessageError
 from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.sessions import FetchSession
@@ -85,13 +86,7 @@ def _rows_are_read_by_their_place(patch: Patch) -> None:
 
 
 def _look_up_again_at_once(patch: Patch) -> None:
-    def due(self: Engine) -> frozenset[TopicPartition]:
-        wanted = frozenset(one for one, value in self.table.items() if value.needs_look_up)
-        if wanted:
-            self.core.application.wake()
-        return wanted
-
-    patch.setattr(Engine, "_due_look_ups", due)
+    patch.setattr(start_lookups, "_EARLY_S", math.inf)
 
 
 def _fetch_again_at_once(patch: Patch) -> None:

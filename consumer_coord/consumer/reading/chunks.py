@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
+from consumer_coord.columns import Columns, UnreadableRecordError
 from consumer_coord.columns.rows import Kept
 from consumer_coord.consumer.deliveries import Delivered
 from consumer_coord.consumer.messages import MESSAGES
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.fetch import FetchedRecords
+from consumer_coord.fetch.chunk import FetchedChunk
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -87,40 +87,11 @@ class ReadingEvent:
 
 
 @attrs.define(eq=False)
-class Chunk:
-    """Records of one partition in one Fetch response."""
+class Chunk(FetchedChunk):
+    """Records of one partition in one Fetch response, for a consumer."""
 
-    records: FetchedRecords
-    _check_crcs: bool
-    _read_committed: bool
     #: Decoded messages that were not taken yet; they count while the reader's cursor is at their position.
-    rows: Any = None
-    _decoder: CompletedFetch | None = None
-
-    @property
-    def at(self) -> TopicPartition:
-        """The partition."""
-        return self.records.partition
-
-    @property
-    def end(self) -> int:
-        """The offset after the last record."""
-        return self.records.next_offset
-
-    @property
-    def epoch(self) -> int:
-        """The leader epoch of the last batch."""
-        return self.records.leader_epoch
-
-    @property
-    def serial(self) -> int:
-        """The number of the Fetches that brought the chunk."""
-        return self.records.serial
-
-    @property
-    def size(self) -> int:
-        """Size of the record batches, in bytes."""
-        return len(self.records.records)
+    rows: Any = attrs.field(default=None, init=False)
 
     def decode(self, position: int, kept: Kept) -> Any:
         """Return the next step of messages from a position on; raise UnreadableRecordError if there are none."""
@@ -129,20 +100,6 @@ class Chunk:
     def ends_with(self, rows: Any) -> bool:
         """Return whether no record follows these rows in the chunk."""
         return self.decoder(rows.next_offset).exhausted
-
-    def decoder(self, position: int) -> CompletedFetch:
-        """Return a decoder at a position inside this chunk."""
-        if self._decoder is None or self._decoder.interrupted or self._decoder.next_offset != position:
-            self._decoder = CompletedFetch(
-                self.records.records,
-                topic=self.at.topic,
-                partition=self.at.partition,
-                offset=position,
-                aborted=self.records.aborted,
-                read_committed=self._read_committed,
-                check_crcs=self._check_crcs,
-            )
-        return self._decoder
 
 
 class _MessageRows:
