@@ -2,17 +2,19 @@
  *
  * A poll that has looked at everything (the group, the plan, the lease, the outcomes of commits) delivers one message, and
  * offers the next ones to the same thread.  `message` then takes one without another look, as long as nothing has changed: an
- * event expires the offer, and so does another call that takes the turn.  The lease is compared at each message.
+ * event expires the offer, and a call that takes the turn sets `messages` to None.  The lease is compared at each message.
  *
  * It is an attribute and not a method, because CPython runs no signal handler after an attribute was read.  So a poll that
  * returns it delivers the message, or is interrupted before.
  */
 
+#include <stddef.h>
+#include <structmember.h>
 #include <time.h>
 
 typedef struct {
     PyObject_HEAD
-    PyObject *messages;         /* a sequence; NULL without an offer */
+    PyObject *messages;         /* a sequence; NULL or None without an offer */
     PyObject *last, *receiver;  /* the last deliveries by receiver, and the thread of the offer as its key */
     PyObject *clock;            /* a function that returns seconds */
     long clock_id;              /* the system clock that this function reads; -1 for another one */
@@ -81,7 +83,7 @@ static bool read_clock(const AtHandObject *self, double *moment)
 
 static bool has_offer(const AtHandObject *self)
 {
-    return self->messages != NULL && self->user == 0 && self->changes == self->offered_at &&
+    return self->messages != NULL && self->messages != Py_None && self->user == 0 && self->changes == self->offered_at &&
            PyThread_get_thread_ident() == self->thread;
 }
 
@@ -123,13 +125,18 @@ static PyObject *at_hand_offer(PyObject *object, PyObject *args)
     unsigned long long changes;
     if (!PyArg_ParseTuple(args, "OO!dK", &messages, &PyDict_Type, &last, &until, &changes))
         return NULL;
-    PyObject *const former_messages = self->messages, *const former_last = self->last;
+    PyObject *receiver = PyLong_FromUnsignedLong(self->user);
+    if (receiver == NULL)
+        return NULL;
+    PyObject *const former[] = {self->messages, self->last, self->receiver};
     self->messages = new_reference(messages);
     self->last = new_reference(last);
+    self->receiver = receiver;
+    self->thread = self->user;
     self->until = until;
     self->offered_at = changes;
-    Py_XDECREF(former_messages);
-    Py_XDECREF(former_last);
+    for (size_t i = 0; i < sizeof former / sizeof *former; i++)
+        Py_XDECREF(former[i]);
     return new_reference(Py_None);
 }
 
@@ -154,54 +161,6 @@ static PyObject *at_hand_use_clock(PyObject *object, PyObject *args)
     return new_reference(Py_None);
 }
 
-static PyObject *at_hand_user(PyObject *object, void *closure)
-{
-    (void)closure;
-    return PyLong_FromUnsignedLong(((AtHandObject *)object)->user);
-}
-
-/* A thread that takes the turn ends the offer. */
-static int at_hand_set_user(PyObject *object, PyObject *value, void *closure)
-{
-    AtHandObject *self = (AtHandObject *)object;
-    (void)closure;
-    const unsigned long user = value == NULL ? 0 : PyLong_AsUnsignedLong(value);
-    if (PyErr_Occurred())
-        return -1;
-    self->user = user;
-    if (user) {
-        PyObject *const former_messages = self->messages, *const former_receiver = self->receiver;
-        self->messages = NULL;
-        self->receiver = new_reference(value);
-        self->thread = user;
-        Py_XDECREF(former_messages);
-        Py_XDECREF(former_receiver);
-    }
-    return 0;
-}
-
-static PyObject *at_hand_polls(PyObject *object, void *closure)
-{
-    (void)closure;
-    return PyLong_FromUnsignedLongLong(((AtHandObject *)object)->polls);
-}
-
-static int at_hand_set_polls(PyObject *object, PyObject *value, void *closure)
-{
-    (void)closure;
-    const unsigned long long polls = value == NULL ? 0 : PyLong_AsUnsignedLongLong(value);
-    if (PyErr_Occurred())
-        return -1;
-    ((AtHandObject *)object)->polls = polls;
-    return 0;
-}
-
-static PyObject *at_hand_changes(PyObject *object, void *closure)
-{
-    (void)closure;
-    return PyLong_FromUnsignedLongLong(((AtHandObject *)object)->changes);
-}
-
 static PyMethodDef at_hand_methods[] = {
     {"offer", at_hand_offer, METH_VARARGS, "Let the thread that has the turn take these messages after it, without a look."},
     {"expire", at_hand_expire, METH_NOARGS, "End the offer, because the next poll must look at something; any thread."},
@@ -211,10 +170,15 @@ static PyMethodDef at_hand_methods[] = {
 
 static PyGetSetDef at_hand_attributes[] = {
     {"message", at_hand_message, NULL, "Take the next message of the offer, which counts as delivered; None without one.", NULL},
-    {"user", at_hand_user, at_hand_set_user, "The thread that has the turn, or 0.", NULL},
-    {"polls", at_hand_polls, at_hand_set_polls, "Number of polls.", NULL},
-    {"changes", at_hand_changes, NULL, "Number of calls of expire().", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef at_hand_members[] = {
+    {"messages", T_OBJECT, offsetof(AtHandObject, messages), 0, "What is offered; set it to None to end the offer."},
+    {"user", T_ULONG, offsetof(AtHandObject, user), 0, "The thread that has the turn, or 0."},
+    {"polls", T_ULONGLONG, offsetof(AtHandObject, polls), 0, "Number of polls."},
+    {"changes", T_ULONGLONG, offsetof(AtHandObject, changes), READONLY, "Number of calls of expire()."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot at_hand_slots[] = {
@@ -224,6 +188,7 @@ static PyType_Slot at_hand_slots[] = {
     {Py_tp_clear, at_hand_clear},
     {Py_tp_methods, at_hand_methods},
     {Py_tp_getset, at_hand_attributes},
+    {Py_tp_members, at_hand_members},
     {0, NULL},
 };
 

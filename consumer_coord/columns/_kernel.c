@@ -1989,6 +1989,7 @@ static PyMethodDef module_methods[] = {
 #endif
     {"crc32c", module_crc32c, METH_VARARGS, "Return the CRC-32C of some bytes."},
     {"message_type", module_message_type, METH_VARARGS, "Return a subtype of a class of messages, for Rows."},
+    {"first_messages", module_first_messages, METH_O, "Return the first message of each partition in a list."},
     {"message", module_message, METH_VARARGS, "Return a message with these fields, which is no row of a chunk."},
     {NULL, NULL, 0, NULL},
 };

@@ -1007,6 +1007,50 @@ static PyObject *module_message(PyObject *module, PyObject *args)
     return kind == NULL ? NULL : new_filled(kind, fields);
 }
 
+/* Return 1 if the first message of a partition was added, 0 if nothing was, or -1 with an exception. */
+static int add_first(PyObject *found, PyObject *message)
+{
+    PyObject *error = PyObject_CallMethod(message, "error", NULL);
+    if (error == NULL)
+        return -1;
+    Py_DECREF(error);
+    if (error != Py_None)
+        return 0;
+    PyObject *topic = PyObject_CallMethod(message, "topic", NULL);
+    PyObject *partition = topic == NULL ? NULL : PyObject_CallMethod(message, "partition", NULL);
+    PyObject *key = partition == NULL ? NULL : PyTuple_Pack(2, topic, partition);
+    Py_XDECREF(topic);
+    Py_XDECREF(partition);
+    const int known = key == NULL ? -1 : PyDict_Contains(found, key);
+    const int added = known != 0 ? (known < 0 ? -1 : 0) : PyDict_SetItem(found, key, message) < 0 ? -1 : 1;
+    Py_XDECREF(key);
+    return added;
+}
+
+/* first_messages(list): (topic, partition) -> its first message in the list, without messages that report an error */
+static PyObject *module_first_messages(PyObject *module, PyObject *list)
+{
+    const struct row_chunk *chunk = NULL;
+    (void)module;
+    if (!PyList_Check(list))
+        return PyErr_Format(PyExc_TypeError, "expected a list");
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_Size(list); i++) {
+        PyObject *message = PyList_GetItem(list, i);
+        const struct kind *kind = kind_of(message);
+        const struct row_chunk *const in = kind == NULL ? NULL : part_of(kind, message)->chunk;
+        /* The rows of a chunk are of one partition. */
+        if (in != NULL && in == chunk)
+            continue;
+        chunk = in;
+        Py_INCREF(message);
+        if (add_first(found, message) < 0)
+            Py_CLEAR(found);
+        Py_DECREF(message);
+    }
+    return found;
+}
+
 /* ---- Kept ----------------------------------------------------------------------------------------------------------- */
 
 /* Kept(limit): the chunks of a consumer */

@@ -15,24 +15,15 @@ class AtHand:
         self.polls: int = 0
         #: Number of calls of :meth:`expire`.
         self.changes: int = 0
-        self._user = 0
+        #: The thread that has the turn, or 0.
+        self.user: int = 0
+        #: What is offered; a call that takes the turn sets it to None.
+        self.messages: MutableSequence[Any] | None = None
         self._clock = clock
-        self._messages: MutableSequence[Any] | None = None
         self._last: dict[Any, Any] = {}
         self._thread = 0
         self._until = 0.0
         self._offered_at = 0
-
-    @property
-    def user(self) -> int:
-        """The thread that has the turn, or 0. A thread that takes the turn ends the offer."""
-        return self._user
-
-    @user.setter
-    def user(self, thread: int) -> None:
-        if thread:
-            self._messages, self._thread = None, thread
-        self._user = thread
 
     def use_clock(self, clock: Callable[[], float], clock_id: int) -> None:
         """Read the lease's time from another clock."""
@@ -48,17 +39,18 @@ class AtHand:
         ``last``: its last delivery is stored there. The offer holds as long as the clock is below ``until``, and no event came
         after :attr:`changes` was read.
         """
-        self._messages, self._last, self._until, self._offered_at = messages, last, until, changes
+        self.messages, self._last, self._thread = messages, last, self.user
+        self._until, self._offered_at = until, changes
 
     @property
     def message(self) -> Any:
         """Take the next message of the offer, which counts as delivered; None without one."""
-        if self._messages is None:
+        if self.messages is None:
             return None
         me, moment = get_ident(), self._clock()
         # No function is called from here on: a signal handler may raise in a call, and another thread may run.
-        messages = self._messages
-        if not messages or self._user or self._thread != me or moment >= self._until or self.changes != self._offered_at:
+        messages = self.messages
+        if not messages or self.user or self._thread != me or moment >= self._until or self.changes != self._offered_at:
             return None
         message = messages[0]
         del messages[0]

@@ -27,7 +27,7 @@ from consumer_coord.columns.python_batches import (
     Row,
     java_text,
 )
-from consumer_coord.columns.python_messages import Kept, Rows, message, message_type
+from consumer_coord.columns.python_messages import Kept, Rows, first_messages, message, message_type
 from consumer_coord.wire.crc32c import crc32c
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from consumer_coord.columns.numpy_columns import Records
 
 #: What a kernel has.
-__all__ = ["Arrays", "AtHand", "Batches", "Builder", "Kept", "Rows", "crc32c", "message", "message_type"]
+__all__ = ["Arrays", "AtHand", "Batches", "Builder", "Kept", "Rows", "crc32c", "first_messages", "message", "message_type"]
 
 (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS) = range(8)
 

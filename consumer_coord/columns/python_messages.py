@@ -231,6 +231,15 @@ def _texts(headers: Headers) -> list[tuple[str, bytes | None]]:
     return [(java_text(key.partition(b"\0")[0]), None if value is None else bytes(value)) for key, value in headers]
 
 
+def first_messages(messages: Sequence[Any]) -> dict[tuple[str, int], Any]:
+    """Return the first message of each partition, without messages that report an error."""
+    found: dict[tuple[str, int], Any] = {}
+    for one in messages:
+        if one.error() is None:
+            found.setdefault((one.topic(), one.partition()), one)
+    return found
+
+
 class Kept:
     """The chunks of a consumer: here, only the records that were decoded but not taken."""
 

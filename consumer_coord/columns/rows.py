@@ -40,6 +40,12 @@ def kept_chunks(limit: int = KEPT_BYTES) -> Kept:
     return kernel.kernel.Kept(limit)
 
 
+def first_messages(messages: list[Any]) -> dict[tuple[str, int], Any]:
+    """Return the first message of each (topic, partition) in the list, without messages that report an error."""
+    found: dict[tuple[str, int], Any] = kernel.kernel.first_messages(messages)
+    return found
+
+
 class Messages:
     """Creates messages of one class. Only one thread may decode a response or take from the same rows at a time."""
 

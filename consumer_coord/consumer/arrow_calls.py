@@ -89,7 +89,8 @@ class ArrowCalls(Turns):
                 self._wait_to_read(me)
             self._at_hand.user = me
             mine = True
-            self._application.polls += 1
+            self._at_hand.messages = None
+            self._at_hand.polls += 1
             self._deliveries.finish(me)
             application = self._application
             if self._quiet is application.news and self._arrow is not None and not self._engine.commits.unreported:
@@ -219,7 +220,8 @@ class _Batches(Iterator["ArrowColumns"]):
                 consumer._wait_to_read(me)
             consumer._at_hand.user = me
             mine = True
-            consumer._application.polls += 1
+            consumer._at_hand.messages = None
+            consumer._at_hand.polls += 1
             consumer._deliveries.finish(me)
             batch, delivered, reader, cursors = consumer._next_batch(self._request, FOREVER_S)
             if not delivered:

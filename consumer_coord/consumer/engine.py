@@ -42,6 +42,7 @@ from consumer_coord.consumer.partitions import (
     begun,
     in_phase,
     last_serial,
+    moved,
     not_assigned,
     reads,
     start_at,
@@ -477,10 +478,13 @@ class Engine:
         return request
 
     def _publish(self) -> None:
-        wanted = reads(self.table)
-        if wanted != self.plan.reads:
-            self.plan = Plan(wanted)
+        self.plan = self._planned(self.table)
         self._settled = all(one.settled for one in self.table.values())
+
+    def _planned(self, table: Table) -> Plan:
+        """Return the plan for a table: the present or the applied one, if it says the same."""
+        wanted = reads(table)
+        return next((plan for plan in (self.plan, self.reader.applied) if plan.reads == wanted), None) or Plan(wanted)
 
     def _facts(self) -> Facts:
         ended = self.reader.out_of_range
@@ -917,20 +921,33 @@ class Engine:
         self._seek({partition: position})
         await self._changed()
 
-    async def pause(self, partitions: Collection[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Deliver no records of these partitions until :meth:`resume`.
 
         Partitions that a rebalance does not move stay paused.
 
         Lost partitions are ignored, because the application may not know of their loss yet.
         """
-        self._put(PartitionEvent.PAUSE, self.table.keys() & set(partitions), paused=True)
-        await self._changed()
+        self._set_paused(PartitionEvent.PAUSE, partitions, paused=True)
 
-    async def resume(self, partitions: Collection[TopicPartition]) -> None:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Deliver records of these partitions again."""
-        self._put(PartitionEvent.RESUME, self.table.keys() & set(partitions), paused=False)
-        await self._changed()
+        self._set_paused(PartitionEvent.RESUME, partitions, paused=False)
+
+    def _set_paused(self, event: PartitionEvent, partitions: Collection[TopicPartition], *, paused: bool) -> None:
+        """Change the plan, on the thread or in the task that has the turn; the next delivery applies it first.
+
+        So a partition that is paused and resumed between two polls costs no step of the loop.
+        """
+        table = dict(self.table)
+        for partition in partitions:
+            one = table.get(partition)
+            if one is not None and one.paused is not paused and isinstance(to := after(event, one.phase), Phase):
+                table[partition] = moved(one, to, paused=paused)
+        if table != self.table:
+            plan = self._planned(table)
+            # No signal handler runs between these stores.
+            self.table, self.plan = table, plan
 
     async def _changed(self) -> None:
         """Apply a change that the application made by a call; a change made inside a callback is applied after the callback."""

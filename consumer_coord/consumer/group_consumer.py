@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 logger: Final = get_logger(__name__)
 
 #: Number of messages that a poll decodes at once.
-MOST_READY: Final = 100
+MOST_READY: Final = 300
 #: Maximum number of non-fatal errors kept for an application that does not poll. Older errors are dropped.
 _MOST_NOTES = 100
 #: confluent-kafka's limit of ``num_messages`` in one ``consume()``.
@@ -377,6 +377,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         ``offers``: let this thread's next polls take the other messages of the queue, until something happens.
         """
         at_hand, application, outcomes, reader = self._at_hand, self._application, self._outcomes, self._reader
+        at_hand.messages = None
         at_hand.polls += 1
         if least and self._quiet is application.news and not outcomes.unreported:
             timeout = self._wait_quietly(timeout)
@@ -419,7 +420,9 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
     def _nothing_else(self, leased_until: float) -> bool:
         """Return whether messages that were taken after reading ``leased_until`` may be delivered without further checks."""
         application = self._core.application
-        return application.news is application.seen and not self._calls and self._core.lease.clock() < leased_until
+        if application.news is not application.seen or self._calls or self._reader.applied is not self._engine.plan:
+            return False
+        return self._core.lease.clock() < leased_until
 
     def _wait_quietly(self, timeout: float | None, *, columns: bool = False) -> float:
         """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds.

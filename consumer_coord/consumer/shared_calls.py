@@ -204,12 +204,12 @@ class SharedCalls:
     async def pause(self, partitions: GivenRows) -> None:
         """Stop delivering messages of these partitions, including fetched ones."""
         wanted = self._partitions(partitions)
-        await self._access.run(lambda engine: engine.pause(wanted))
+        await self._access.use(lambda engine: engine.pause(wanted))
 
     async def resume(self, partitions: GivenRows) -> None:
         """Deliver messages of these partitions again."""
         wanted = self._partitions(partitions)
-        await self._access.run(lambda engine: engine.resume(wanted))
+        await self._access.use(lambda engine: engine.resume(wanted))
 
     # -- offsets ----------------------------------------------------------------------------------------------------------
 

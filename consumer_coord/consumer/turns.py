@@ -169,6 +169,9 @@ class Turns:
                     self._wait_for_turn(me)
                 self._at_hand.user = me
                 mine = True
+                # The function may change the plan, so the next poll must look at it.
+                self._at_hand.messages = None
+                self._quiet = False
                 self._check_open()
                 return work()
             finally:

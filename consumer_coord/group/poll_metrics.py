@@ -1,7 +1,7 @@
 """Poll metrics: ``time-between-poll-avg``, ``-max`` and ``poll-idle-ratio-avg`` (``KafkaConsumerMetrics``).
 
 The application's thread records each poll that looks for messages. A poll that only takes a message that was fetched earlier is
-not recorded, but counted, so up to a hundred messages cost two clock reads. Any thread may read the figures, because complete
+not recorded, but counted, so some hundred messages cost two clock reads. Any thread may read the figures, because complete
 seconds are an immutable value that is replaced.
 """
 

@@ -77,10 +77,9 @@ def test_nothing_is_offered_at_first_and_while_a_thread_has_the_turn(at_hand: An
     assert (at_hand.user, taken(at_hand)) == (0, "a")
 
 
-def test_a_turn_ends_the_offer(at_hand: Any) -> None:
+def test_a_call_ends_the_offer(at_hand: Any) -> None:
     last = offer(at_hand, deque("ab"))
-    at_hand.user = ME
-    at_hand.user = 0
+    at_hand.messages = None
     assert (taken(at_hand), last) == (None, {})
 
 
@@ -131,12 +130,11 @@ def test_another_thread_takes_nothing_of_an_offer(at_hand: Any) -> None:
     assert taken(at_hand) == "a"
 
 
-def test_a_turn_or_an_event_while_the_clock_is_read_ends_the_offer(at_hand: Any, now: Now) -> None:
-    def turn() -> None:
-        at_hand.user = ME
-        at_hand.user = 0
+def test_a_call_or_an_event_while_the_clock_is_read_ends_the_offer(at_hand: Any, now: Now) -> None:
+    def call() -> None:
+        at_hand.messages = None
 
-    for event in (turn, at_hand.expire):
+    for event in (call, at_hand.expire):
         messages = deque("ab")
         offer(at_hand, messages)
         now.on_read = event

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from consumer_coord.columns import CompletedFetch, UnreadableRecordError, kernel
-from consumer_coord.columns.rows import KEPT_BYTES, STEP_BYTES, Kept, Messages, Rows, kept_chunks
+from consumer_coord.columns.rows import KEPT_BYTES, STEP_BYTES, Kept, Messages, Rows, first_messages, kept_chunks
 from tests.support.columns.batches import CODECS, TRANSACTIONAL, Rec, batch, marker
 from tests.support.columns.own_message import OwnMessage, rebuilt
 
@@ -88,6 +88,18 @@ def test_the_position_is_behind_the_last_taken_message(messages: Messages) -> No
     assert [one.offset() for one in rows.take(100)] + [rows.position] == [31, 35]
     assert (rows.take(5), rows.take_one(), len(rows), rows.leader_epoch) == ([], None, 0, 0)
     assert rows.take(-1) == []
+
+
+def test_the_first_message_of_each_partition_is_found_also_behind_errors_and_among_chunks(messages: Messages) -> None:
+    records = log(600)
+    first, second = (list(messages.decode(fetched(records, at), kept_chunks()).take(3)) for at in (0, 300))
+    other = CompletedFetch(records, topic="orders", partition=4, offset=7)
+    others = list(messages.decode(other, kept_chunks()).take(2))
+    error = OwnMessage("orders", 5, 1, error="an error")
+    alone = OwnMessage("bills", 5, 2)
+    mixed = [error, *second[1:], *others, alone, *first, *second]
+    assert first_messages(mixed) == {("orders", 3): second[1], ("orders", 4): others[0], ("bills", 5): alone}
+    assert first_messages([]) == {}
 
 
 def test_records_that_are_not_for_the_application_move_the_position(messages: Messages) -> None:

@@ -1,9 +1,9 @@
-"""``poll`` fetches up to a hundred messages at once and returns them one at a time; applications cannot see the difference."""
+"""``poll`` decodes some hundred messages at once and returns them one at a time; applications cannot see the difference."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from consumer_coord.confluent import Message
 from consumer_coord.errors import WakeupError
 from consumer_coord.fetch import Fetcher, FetchStart
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
+from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, held, poll_each, produce, row, take
@@ -21,6 +22,8 @@ from tests.support.waiting import eventually
 from tests.support.white_box import coordinator_of, data_plane, waits_quietly
 
 COUNT = 60
+#: No heartbeat, whose response may announce a rebalance, is due during the test.
+_RARE: Mapping[str, Any] = {"session.timeout.ms": 300_000, "heartbeat.interval.ms": 200_000}
 
 
 @pytest.fixture
@@ -184,6 +187,37 @@ def test_a_paused_partition_delivers_nothing_and_resumes_at_its_position(kafka: 
         assert _next_offsets([*messages, *others, *rest]) == {0: COUNT, 1: COUNT}
 
 
+def test_a_pause_that_ends_before_the_next_poll_costs_no_step_of_the_loop(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with consumer(kafka, **_RARE, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        data_plane(one).read_ahead(2 * COUNT - len(messages))
+        steps: list[BlockingCall] = []
+        run = BlockingCall.run
+
+        def counted(call: BlockingCall, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+            steps.append(call)
+            return run(call, work)
+
+        monkeypatch.setattr(BlockingCall, "run", counted)
+        for _ in range(5):
+            one.pause(one.assignment())
+            assert one.paused() == frozenset(one.assignment())
+            one.resume(one.assignment())
+            assert one.paused() == frozenset()
+            messages += take(one, 1)
+        assert not steps
+        one.pause([row(0)])
+        messages += take(one, 1)
+        assert steps
+        assert messages[-1].partition() == 1
+        one.resume([row(0)])
+        messages += take(one, 2 * COUNT - len(messages))
+        assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
+
+
 def test_messages_read_ahead_are_dropped_with_their_partition(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one, consumer(kafka) as two:
         one.subscribe(["orders"])
@@ -217,10 +251,6 @@ def test_unsubscribing_drops_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
         one.subscribe(["orders"])
         messages += take(one, 2 * COUNT - len(messages))
         assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
-
-
-#: No heartbeat, whose response may announce a rebalance, is due during the test.
-_RARE: Mapping[str, Any] = {"session.timeout.ms": 300_000, "heartbeat.interval.ms": 200_000}
 
 
 def _is_quiet(one: GroupConsumer) -> bool:

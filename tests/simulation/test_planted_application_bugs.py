@@ -44,9 +44,9 @@ def _stop_the_others_as_the_application_does(patch: Patch) -> None:
 
     async def gather(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
         others = frozenset(engine.table) - wanted - engine.paused if wanted else frozenset[TopicPartition]()
-        await engine.pause(others)
+        engine.pause(others)
         found = await engine.gather(1, 500, min(timeout_s, 0.1))
-        await engine.resume(others)
+        engine.resume(others)
         return found
 
     patch.setattr(aiokafka_methods, "_gather_of", gather)

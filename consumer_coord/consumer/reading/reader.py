@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import UnreadableRecordError, kernel
-from consumer_coord.columns.rows import Rows, kept_chunks
+from consumer_coord.columns.rows import Rows, first_messages, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine_loop import EngineLoop, weakly
 from consumer_coord.consumer.messages import eof_message, error_message
@@ -462,11 +462,7 @@ class Reader:
         return partition in self._first_waiting() or any(one.at == partition and self._is_current(one) for one in items)
 
     def _first_waiting(self) -> dict[tuple[str, int], Any]:
-        waiting: dict[tuple[str, int], Any] = {}
-        for message in chain(list(self.ready), *tuple(self._aside.values())):
-            if message.error() is None:
-                waiting.setdefault(_key(message), message)
-        return waiting
+        return first_messages([*self.ready.copy(), *chain(*tuple(self._aside.values()))])
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
