@@ -63,12 +63,12 @@ from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
 from consumer_coord.group.consumer_protocol.heartbeat_contents import HeartbeatContents
 from consumer_coord.group.consumer_protocol.leaving import send_leave_heartbeat
-from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.reconciliation import Holdings, has_revoked
 from consumer_coord.group.consumer_protocol.requests import HeartbeatFields
 from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
+from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
