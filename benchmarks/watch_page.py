@@ -22,8 +22,8 @@ from pathlib import Path
 from benchmarks.table import markdown
 from consumer_coord.admin.http_server import LoopServer
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.watch.changes import Message, Tracker
 from consumer_coord.watch.history import History
-from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.server import Hub, application
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot

@@ -20,7 +20,7 @@ from consumer_coord.command_table import COMMANDS, add_flags, named
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.log_text import escape_unencodable
-from consumer_coord.net import reach
+from consumer_coord.net import unreachable
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.retry import Deadline
@@ -83,12 +83,12 @@ def _main(arguments: Sequence[str]) -> int:
 @contextmanager
 def _unreachable_brokers_logged() -> Iterator[None]:
     """Log the brokers' addresses and the connection errors, if no broker was reached for some seconds."""
-    before = reach.logger.level
-    reach.logger.setLevel(logging.WARNING)
+    before = unreachable.logger.level
+    unreachable.logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        reach.logger.setLevel(before)
+        unreachable.logger.setLevel(before)
 
 
 async def _run(command: _Run, arguments: argparse.Namespace) -> ExitCode:

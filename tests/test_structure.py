@@ -29,7 +29,7 @@ PURE = (
     "consumer_coord.group.subscription",
     "consumer_coord.config",
     "consumer_coord.assignor_loading",
-    "consumer_coord.refused",
+    "consumer_coord.final_errors",
     "consumer_coord.setting_names",
     "consumer_coord.settings",
     "consumer_coord.net.client_config",

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord import errors, lazy_attrs, refused
+from consumer_coord import errors, final_errors, lazy_attrs
 from consumer_coord.admin import documents, json_schema
 from consumer_coord.command_table import COMMANDS, add_flags
 from consumer_coord.config import Config, CoordinatorConfig
@@ -183,7 +183,7 @@ REMEDIES: Mapping[int, str] = {
 def error_code_table() -> str:
     """Return the table of error codes that a member receives, with the member's reaction and the remaining action."""
     rows = []
-    advised = refused._ADVICE
+    advised = final_errors._ADVICE
     for code in sorted({*advised, *REMEDIES}):
         steps = {
             name: answers.step_for(table, code).value

@@ -14,12 +14,12 @@ from consumer_coord.errors import (
     IncompleteResponseError,
     RetriableError,
 )
+from consumer_coord.final_errors import fatal
 from consumer_coord.lag.log_offsets import PATIENCE_MS
 from consumer_coord.net import group_requests
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.group_requests import coordinator_in
 from consumer_coord.net.metadata import Broker
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 

@@ -17,7 +17,7 @@ from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import Message
 from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.refusals import message_failure
+from consumer_coord.consumer.librdkafka.security_errors import message_failure
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition

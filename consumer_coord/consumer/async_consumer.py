@@ -39,13 +39,13 @@ from consumer_coord.confluent.rows import (
 from consumer_coord.confluent.types import KafkaError, Message
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.assembly import prepared
-from consumer_coord.consumer.async_members import LoopMember
+from consumer_coord.consumer.async_unclosed import LoopMember
 from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.handle import Librdkafka
-from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
+from consumer_coord.consumer.librdkafka.security_errors import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase

@@ -451,6 +451,8 @@ class Engine:
         self._read_topics |= {partition.topic for partition in values}
 
     def _replace(self, table: Table) -> None:
+        if table is self.table:
+            return
         for partition in self.table.keys() - table.keys():
             self.stored.end(partition)
         self._serial = last_serial(table, self._serial)

@@ -50,7 +50,7 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, GRACE_S, SLICE_S, Engine
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.handle import Librdkafka
-from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
+from consumer_coord.consumer.librdkafka.security_errors import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase

@@ -35,8 +35,8 @@ from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.callback_types import Callback, Callbacks
+from consumer_coord.consumer.cluster_queries import LookUps
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.look_ups import LookUps
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, RetriableError
 from consumer_coord.group.commits import Entry

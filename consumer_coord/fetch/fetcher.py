@@ -55,7 +55,7 @@ from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.fetch_metrics import FetchMetrics
 from consumer_coord.fetch.partition_state import Fetches, FetchState
-from consumer_coord.fetch.shared import SharedFetches
+from consumer_coord.fetch.shared_fetches import SharedFetches
 from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, LogEnd, Stopped, StopReason
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient

@@ -36,6 +36,7 @@ from consumer_coord.errors import (
     RetriableError,
     UnknownTopicError,
 )
+from consumer_coord.final_errors import fatal
 from consumer_coord.group import commit_error_texts as commit_errors
 from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import PRINCIPAL_REFUSED
@@ -43,7 +44,6 @@ from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_commit
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, Metadata, is_other
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wake_ups import WakeUp

@@ -9,6 +9,7 @@ from typing import Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import ClosedError, CoordinatorError, RequestTimedOutError, RetriableError
+from consumer_coord.final_errors import fatal
 from consumer_coord.group.commits import COORDINATOR_GONE, CommitMembership
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.member_context import MemberContext
@@ -16,7 +17,6 @@ from consumer_coord.net.answers import Results
 from consumer_coord.net.group_requests import FetchedOffset, WantedOffsets, offset_fetch, offsets_in, senseless_offset
 from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline, retrying, timed_out
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

@@ -6,11 +6,11 @@ import asyncio
 from typing import Final, Protocol
 
 from consumer_coord.errors import CoordinatorNotAvailableError
+from consumer_coord.final_errors import fatal
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.group_requests import coordinator_in, find_coordinator
 from consumer_coord.net.metadata import Broker
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 

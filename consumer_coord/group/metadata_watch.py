@@ -7,12 +7,12 @@ from typing import Final
 
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
+from consumer_coord.final_errors import fatal
 from consumer_coord.group.classic_protocol.leader import ClusterView
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
-from consumer_coord.refused import fatal
 from consumer_coord.wire import error_codes as codes
 
 logger: Final = get_logger(__name__)

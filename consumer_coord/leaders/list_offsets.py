@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.final_errors import fatal
 from consumer_coord.leaders.look_up import LeaderLookUp
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

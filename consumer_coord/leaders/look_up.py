@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError, RetriableError, UnknownTopicError
+from consumer_coord.final_errors import fatal
 from consumer_coord.net.answers import Results
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata, by_leader
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

@@ -24,8 +24,8 @@ from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import ApiVersionsCutError, Authenticator, Connection
 from consumer_coord.net.metadata import Broker
-from consumer_coord.net.reach import Reach
 from consumer_coord.net.traffic import Listener, Traffic
+from consumer_coord.net.unreachable import Reach
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
 logger: Final = get_logger(__name__)

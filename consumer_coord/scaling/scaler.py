@@ -19,14 +19,10 @@ from consumer_coord.scaling.wanted_replicas import Limits, Wanted, advance, hold
 
 @attrs.frozen
 class GroupFigures:
-    """The figures of a group. ``report`` is its last report, None if the group's brokers did not answer the last time.
-
-    ``read_at`` is when that was, in seconds on the clock of :func:`~consumer_coord.environment.now`.
-    """
+    """The figures of a group. ``report`` is its last report, None if the group's brokers did not answer the last time."""
 
     wanted: Wanted = attrs.field(factory=Wanted)
     report: GroupReport | None = None
-    read_at: float | None = None
     #: The membership in the last report.
     membership: Membership | None = None
 
@@ -77,10 +73,10 @@ class Scaler:
         if isinstance(found, CoordinatorError):
             # Without a membership, the next report counts as a change, so the wait after a change begins again.
             return GroupFigures(hold(before.wanted, str(found)))
-        at, membership = now(), Membership.of(found.group)
+        membership = Membership.of(found.group)
         if not found.rows:
             # Brokers omit topics that the principal may not describe, so there may be a lag.
             wanted = hold(before.wanted, "no partition with a commit or a member, among the topics that may be described")
         else:
-            wanted = advance(before.wanted, reading_of(found, at, before.membership), self.limits)
-        return GroupFigures(wanted, found, at, membership)
+            wanted = advance(before.wanted, reading_of(found, now(), before.membership), self.limits)
+        return GroupFigures(wanted, found, membership)

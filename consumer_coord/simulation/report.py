@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.simulation.deployment import DeploymentResult, Ownership
-from consumer_coord.watch.model import UNOWNED, Message, runs
+from consumer_coord.watch.changes import UNOWNED, Message, runs
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta, Recording, Table
 

@@ -26,8 +26,8 @@ from consumer_coord.spark.packing import Range
 from consumer_coord.spark.start_lookups import StartLookups, beyond_the_end, no_record_since, offsets_at
 from consumer_coord.spark.start_offsets import AFTER_THE_GROUP, Start
 from consumer_coord.spark.starting_offsets_option import OffsetLimit
+from consumer_coord.spark.subscribed_topics import View, fresh_view
 from consumer_coord.spark.topic_check import AGAIN_S, missing_topics
-from consumer_coord.spark.view import View, fresh_view
 from consumer_coord.threads.background import Runtime
 from consumer_coord.topic_partition import TopicPartition, listed
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.net.metadata import NO_TOPIC_ID, is_other
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.view import View
+from consumer_coord.spark.subscribed_topics import View
 from consumer_coord.topic_partition import TopicPartition
 
 #: No offset: no commit, no finished batch, or no target.

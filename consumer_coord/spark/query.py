@@ -35,8 +35,8 @@ from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, Un
 from consumer_coord.spark.start_lookups import StartLookups
 from consumer_coord.spark.start_offsets import Beginning
 from consumer_coord.spark.status import Status
+from consumer_coord.spark.subscribed_topics import View, fresh_view
 from consumer_coord.spark.topic_check import AGAIN_S, TopicCheck, missing_topics
-from consumer_coord.spark.view import View, fresh_view
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)

@@ -16,7 +16,7 @@ from consumer_coord.spark.commit_metadata import topic_id_of
 from consumer_coord.spark.ledger import Ledger
 from consumer_coord.spark.start_offsets import Beginning, Commit, Start, start_offsets
 from consumer_coord.spark.starting_offsets_option import Starting
-from consumer_coord.spark.view import View, view_of
+from consumer_coord.spark.subscribed_topics import View, view_of
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger: Final = get_logger(__name__)

@@ -28,7 +28,7 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.net.metadata import is_other
 from consumer_coord.spark.ledger import NONE, Ledger
 from consumer_coord.spark.starting_offsets_option import Starting
-from consumer_coord.spark.view import TopicView, View
+from consumer_coord.spark.subscribed_topics import TopicView, View
 from consumer_coord.topic_partition import TopicPartition, listed
 
 AT_COMMIT = "at the group's commit"

@@ -18,7 +18,7 @@ from consumer_coord.net.metadata import is_other
 from consumer_coord.net.topic_ids import TopicIds, topic_ids
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.ledger import Key, Ledger, State, absent
-from consumer_coord.spark.view import View, view_of
+from consumer_coord.spark.subscribed_topics import View, view_of
 from consumer_coord.topic_partition import grouped
 
 logger: Final = get_logger(__name__)

@@ -20,7 +20,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, flatten
-from consumer_coord.watch.model import Message, Tracker
+from consumer_coord.watch.changes import Message, Tracker
 from consumer_coord.watch.snapshots import GroupSnapshot, OffsetsSnapshot, to_snapshot
 from consumer_coord.wire import error_codes as codes
 

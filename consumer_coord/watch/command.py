@@ -21,9 +21,9 @@ from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.lag.partition_lag import LagPolicy
 from consumer_coord.net.shared_clusters import cluster_client
+from consumer_coord.watch.changes import Message
 from consumer_coord.watch.collect import Collector
 from consumer_coord.watch.history import History
-from consumer_coord.watch.model import Message
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta, Recorder, read_recording
 

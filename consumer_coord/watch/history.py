@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.watch.model import UNOWNED, Message, Owners, runs
+from consumer_coord.watch.changes import UNOWNED, Message, Owners, runs
 
 #: The maximum number of rebalances of a group that the merged message keeps.
 _MOST_REBALANCES = 200

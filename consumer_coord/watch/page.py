@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.watch.model import Message
+from consumer_coord.watch.changes import Message
 from consumer_coord.watch.recording import Meta
 
 #: The files that the page refers to, with their media types.

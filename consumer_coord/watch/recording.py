@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.watch.model import Message
+from consumer_coord.watch.changes import Message
 
 FORMAT = "consumer-coord watch"
 VERSION = 1

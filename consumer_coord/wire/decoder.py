@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire.compiled_source import Source
 from consumer_coord.wire.schema import (
     BYTES,
     MAX_ELEMENTS,
@@ -36,7 +37,6 @@ from consumer_coord.wire.schema import (
     fields_of,
     min_size_of_element,
 )
-from consumer_coord.wire.source import Source
 from consumer_coord.wire.uniform_arrays import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.errors import UnsupportedVersionError
+from consumer_coord.wire.compiled_source import Source
 from consumer_coord.wire.schema import BYTES, MAX_STRING_BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
-from consumer_coord.wire.source import Source
 from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvarint
 
 #: ``encoder(message, append)`` passes the pieces of the encoding to ``append``, in order.

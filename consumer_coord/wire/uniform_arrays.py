@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
+from consumer_coord.wire.compiled_source import Source
 from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
-from consumer_coord.wire.source import Source
 
 #: Minimum number of elements, because for shorter arrays the comparison takes longer than decoding one by one.
 FEWEST = 16

@@ -25,7 +25,7 @@ WITHOUT_LIBRDKAFKA = (
     "tests/consumer/test_read_ahead.py",
     "tests/consumer/test_stored_offsets.py",
     "tests/consumer/test_subscription.py",
-    "tests/consumer/test_refusals.py",
+    "tests/consumer/test_security_errors.py",
     "tests/consumer/test_which_plane.py",
 )
 

@@ -16,7 +16,7 @@ from consumer_coord.errors import IllegalStateError
 from tests.consumer.test_async_consumer import consumer
 from tests.support.waiting import eventually_async
 
-LOGGER = "consumer_coord.consumer.async_members"
+LOGGER = "consumer_coord.consumer.async_unclosed"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from consumer_coord.fetch.fetcher import Fetcher
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart
-from consumer_coord.fetch.shared import SharedFetches
+from consumer_coord.fetch.shared_fetches import SharedFetches
 from tests.fetch.test_under_faults import play_history
 
 Plant = Callable[[pytest.MonkeyPatch], None]

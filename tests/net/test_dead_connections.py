@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.group.classic_protocol.waiting import AbandonedError, WaitingRequest
+from consumer_coord.group.classic_protocol.waiting_requests import AbandonedError, WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.net.tcp import TcpConnector, TcpTransport
 from consumer_coord.retry import Deadline

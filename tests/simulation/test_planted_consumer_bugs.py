@@ -24,7 +24,7 @@ from consumer_coord.broker.shard import Shard
 from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.reconciliation import Holdings
 from consumer_coord.group.consumer_protocol.states import State
-from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id
+from consumer_coord.group.consumer_protocol.target_assignment import TargetAssignment, owned_by_id
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.max_poll_interval import PollWatch
 from consumer_coord.simulation.play import play

@@ -32,9 +32,9 @@ from consumer_coord.group.classic_protocol import leader
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.classic_protocol.leader import ClusterView, GroupView
 from consumer_coord.group.classic_protocol.session import ClassicSession
-from consumer_coord.group.classic_protocol.waiting import WaitingRequest
+from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
 from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
-from consumer_coord.group.consumer_protocol.polls import PollMarks
+from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import MetadataWatch

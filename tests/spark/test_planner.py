@@ -15,7 +15,7 @@ from consumer_coord.spark.ledger import NONE, TRANSITIONS, Entry, Event, Holding
 from consumer_coord.spark.packing import Packing, pack
 from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, NothingNew, Unknown, plan
 from consumer_coord.spark.source import batch_ranges
-from consumer_coord.spark.view import TopicView, View
+from consumer_coord.spark.subscribed_topics import TopicView, View
 from consumer_coord.topic_partition import TopicPartition
 
 ID, NEW_ID = uuid.UUID(int=7), uuid.UUID(int=8)

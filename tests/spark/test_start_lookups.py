@@ -33,7 +33,7 @@ from consumer_coord.spark.start_offsets import (
     Start,
 )
 from consumer_coord.spark.starting_offsets_option import Starting
-from consumer_coord.spark.view import TopicView
+from consumer_coord.spark.subscribed_topics import TopicView
 from consumer_coord.topic_partition import TopicPartition
 
 ID, NEW_ID = uuid.UUID(int=7), uuid.UUID(int=8)

@@ -25,7 +25,7 @@ from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.ledger import Ledger
 from consumer_coord.spark.start_offsets import Beginning, Commit, Start, start_offsets
 from consumer_coord.spark.starting_offsets_option import Starting
-from consumer_coord.spark.view import TopicView, View
+from consumer_coord.spark.subscribed_topics import TopicView, View
 from consumer_coord.topic_partition import TopicPartition
 
 NAMES = st.sampled_from(["orders-a", "orders-b"])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.watch.changes import Message, Tracker
 from consumer_coord.watch.history import History, State
-from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta, Recorder, Recording, Table, read_recording
 from tests.support.watch.looks import group, member, offsets
 from tests.support.watch.recordings import write_recording

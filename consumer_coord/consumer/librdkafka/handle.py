@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from consumer_coord.confluent.rows import epoch_of, native, rows
 from consumer_coord.confluent.types import KafkaError, KafkaException, own_because
 from consumer_coord.confluent.types import TopicPartition as NativePartition
-from consumer_coord.consumer.librdkafka.refusals import with_tokens
+from consumer_coord.consumer.librdkafka.security_errors import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata

@@ -60,7 +60,7 @@ from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.status import MemberStatus, Superseded
-from consumer_coord.group.classic_protocol.waiting import WaitingRequest
+from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
 from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.error_steps import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for

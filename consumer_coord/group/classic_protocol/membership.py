@@ -139,9 +139,6 @@ TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
     },
 }
 
-#: Events that end the generation: the partitions are lost, and no later commit uses the generation.
-LOSES_PARTITIONS = frozenset({MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH})
-
 # The states with a join in progress. These constants are tuples, which Python searches by identity, because the hash of an Enum
 # member is a slow Python function.
 _REBALANCING = (MemberState.PREPARING_JOIN, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)

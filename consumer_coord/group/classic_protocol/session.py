@@ -11,11 +11,12 @@ from typing import Any
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.final_errors import fatal
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.membership import Membership, MemberState
 from consumer_coord.group.classic_protocol.status import MemberStatus
-from consumer_coord.group.classic_protocol.waiting import AbandonedError, WaitingRequest
+from consumer_coord.group.classic_protocol.waiting_requests import AbandonedError, WaitingRequest
 from consumer_coord.group.error_steps import HEARTBEAT, Step, step_for
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.heartbeat_clock import HeartbeatClock, answer_in_time_ms
@@ -23,7 +24,6 @@ from consumer_coord.group.lease import Lease
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest

@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 
 from consumer_coord.errors import CoordinatorError, FencedError, RequestTimedOutError, RetriableError
+from consumer_coord.final_errors import fatal
 from consumer_coord.group.classic_protocol.leaving import leave_group
 from consumer_coord.group.classic_protocol.membership import Intent, Membership, MemberState
-from consumer_coord.group.classic_protocol.waiting import WaitingRequest
+from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
 from consumer_coord.group.error_steps import HEARTBEAT, Step, step_for
 from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.metadata import Broker
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

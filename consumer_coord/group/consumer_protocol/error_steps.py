@@ -7,7 +7,7 @@ retries after an unknown server error, which may be temporary (a classic group c
 
 from __future__ import annotations
 
-from consumer_coord import refused
+from consumer_coord import final_errors
 from consumer_coord.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -80,7 +80,7 @@ def step_for(code: int, *, joins: bool) -> Step:
 def fatal(code: int, *, group_id: str, detail: str, request: str = "ConsumerGroupHeartbeat") -> CoordinatorError:
     """Return the exception, with advice, for a code that is not retried; ``detail`` is the broker's error message."""
     if code not in _ADVICE:
-        return refused.fatal(code, group_id=group_id, request=request, detail=detail)
+        return final_errors.fatal(code, group_id=group_id, request=request, detail=detail)
     advice, kind = _ADVICE[code]
     plane = "control plane: " if kind is AuthorizationError else ""
     said = f"{plane}{request} of group {group_id!r} was refused with {codes.error_name(code)} ({code}): {advice}"

@@ -46,6 +46,7 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     CoordinatorError,
@@ -62,12 +63,12 @@ from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
 from consumer_coord.group.consumer_protocol.heartbeat_contents import HeartbeatContents
 from consumer_coord.group.consumer_protocol.leaving import send_leave_heartbeat
-from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.reconciliation import Holdings, has_revoked
 from consumer_coord.group.consumer_protocol.requests import HeartbeatFields
 from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.states import Event, State, after
+from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
@@ -85,6 +86,18 @@ _HEARTBEAT = "ConsumerGroupHeartbeat"
 #: First and largest delay, in milliseconds, before the retry of a join that the coordinator refused with UNKNOWN_SERVER_ERROR.
 _REFUSED_MS = 1_000
 _REFUSED_MAX_MS = 30_000
+
+
+@attrs.frozen
+class _Sent:
+    """A heartbeat that was sent."""
+
+    says: HeartbeatFields
+    broker: Broker
+    joins: bool
+    #: When it was sent, by :func:`~consumer_coord.environment.now` and by the lease's clock.
+    started: float
+    sent: float
 
 
 class ConsumerMember:
@@ -349,20 +362,11 @@ class ConsumerMember:
             context.signal.fire()
         if era == self._epochs.era:
             context.metrics.record("heartbeat", (now() - started) * 1000)
-            self._take(answer, said[0], broker, joins=joins, started=started, sent=sent)
+            self._take(answer, _Sent(said[0], broker, joins, started, sent))
 
-    def _take(
-        self,
-        answer: ConsumerGroupHeartbeatResponse,
-        says: HeartbeatFields,
-        broker: Broker,
-        *,
-        joins: bool,
-        started: float,
-        sent: float,
-    ) -> None:
+    def _take(self, answer: ConsumerGroupHeartbeatResponse, request: _Sent) -> None:
         """Apply a response; raise an exception if the response has an error."""
-        code = answer.error_code
+        code, joins = answer.error_code, request.joins
         step = answers.step_for(code, joins=joins)
         said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
         detail = answer.error_message
@@ -373,7 +377,7 @@ class ConsumerMember:
         if step is Step.CONTINUE:
             if answer.member_epoch <= requests.JOIN_EPOCH:
                 raise RetriableError(f"ConsumerGroupHeartbeat was answered with epoch {answer.member_epoch}")
-            self._go_on(answer, says, broker, joins=joins, started=started, sent=sent)
+            self._go_on(answer, request)
             return
         if code == codes.INVALID_REGULAR_EXPRESSION and self._speaking.resolve_here():
             self._with.log.warning("the pattern is resolved by this client: %s", said)
@@ -383,31 +387,22 @@ class ConsumerMember:
         elif step is Step.FAIL:
             raise answers.fatal(code, group_id=self._with.config.group_id, detail=answer.error_message or "")
         elif step is Step.REDISCOVER:
-            self._with.link.forget(broker, said)
+            self._with.link.forget(request.broker, said)
         raise RetriableError(said, code=code)
 
-    def _go_on(
-        self,
-        answer: ConsumerGroupHeartbeatResponse,
-        says: HeartbeatFields,
-        broker: Broker,
-        *,
-        joins: bool,
-        started: float,
-        sent: float,
-    ) -> None:
-        context, holdings = self._with, self._holdings
-        freed = has_revoked(self._speaking.reported.owned, says.owned)
-        self._speaking.acknowledged(says)
+    def _go_on(self, answer: ConsumerGroupHeartbeatResponse, request: _Sent) -> None:
+        context, holdings, joins = self._with, self._holdings, request.joins
+        freed = has_revoked(self._speaking.reported.owned, request.says.owned)
+        self._speaking.acknowledged(request.says)
         self._speaking.member_id = answer.member_id or self._speaking.member_id
         assignor = context.config.group_remote_assignor
         self._epochs.received(Generation(answer.member_epoch, self._speaking.member_id, assignor))
         if joins:
-            context.metrics.record("join", (now() - started) * 1000)
+            context.metrics.record("join", (now() - request.started) * 1000)
             self._schedule.joined(answer.heartbeat_interval_ms)
-            self._session.joined(answer.heartbeat_interval_ms, broker, sent)
+            self._session.joined(answer.heartbeat_interval_ms, request.broker, request.sent)
         else:
-            self._schedule.answered(started, answer.heartbeat_interval_ms)
+            self._schedule.answered(request.started, answer.heartbeat_interval_ms)
         context.metrics.last_heartbeat_at = now()
         is_news = False
         if answer.assignment is not None:
@@ -416,7 +411,7 @@ class ConsumerMember:
             self._take_target(new=joins)
         else:
             self._advance()
-        self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
+        self.lease.heartbeat_answered(request.sent, rebalancing=holdings.to_revoke)
         self._peers.received_epoch(answer.member_epoch, joined=joins)
         if freed:
             self._peers.freed(self)

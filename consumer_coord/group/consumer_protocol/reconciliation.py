@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from consumer_coord.group.consumer_protocol.requests import Owned
-from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id, reconcile
+from consumer_coord.group.consumer_protocol.target_assignment import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.topic_partition import TopicPartition, listed
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from consumer_coord.group.classic_protocol.membership import (
-    LOSES_PARTITIONS,
     TRANSITIONS,
     Intent,
     JoinHold,
@@ -50,6 +49,10 @@ def next_state(event: MemberEvent, state: State) -> State | None:
     after = rows.get(state) if rows else state
     assert after is None or isinstance(after, type(state))
     return after
+
+
+#: Events that end the generation: the partitions are lost, and no later commit uses the generation.
+LOSES_PARTITIONS = {MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH}
 
 
 @pytest.mark.parametrize("event", MemberEvent)

@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from consumer_coord.errors import ConfigurationError, FencedError, RequestTimedOutError, RetriableError
-from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.states import State
+from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest

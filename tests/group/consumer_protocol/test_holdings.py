@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_coord.group.consumer_protocol.reconciliation import has_revoked
-from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id, reconcile
+from consumer_coord.group.consumer_protocol.target_assignment import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.topic_partition import TopicPartition
 
 A, B, A_AGAIN = uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=3)

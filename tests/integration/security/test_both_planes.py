@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
-from consumer_coord.consumer.librdkafka.refusals import refusal
+from consumer_coord.consumer.librdkafka.security_errors import refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
 from consumer_coord.testing.kafka_cluster import unique_name
 from tests.support.secrets import found_in, made_up

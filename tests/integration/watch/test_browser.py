@@ -11,7 +11,7 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.watch.model import Message, Tracker
+from consumer_coord.watch.changes import Message, Tracker
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot

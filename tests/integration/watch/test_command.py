@@ -23,8 +23,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.cli import main
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.testing.kafka_cluster import KafkaCluster, unique_name
+from consumer_coord.watch.changes import Tracker
 from consumer_coord.watch.history import State
-from consumer_coord.watch.model import Tracker
 from consumer_coord.watch.recording import Meta, Recording, read_recording
 from tests.support.waiting import eventually
 from tests.support.watch.looks import group, member

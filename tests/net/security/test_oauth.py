@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from joserfc import jwk, jwt
 
-from consumer_coord.consumer.librdkafka.refusals import with_tokens
+from consumer_coord.consumer.librdkafka.security_errors import with_tokens
 from consumer_coord.errors import AuthenticationError, ConfigurationError
 from consumer_coord.net.oauth import endpoint
 from consumer_coord.net.oauth.cached import CachedTokens

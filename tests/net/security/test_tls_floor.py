@@ -17,7 +17,7 @@ import pytest
 import trustme
 from confluent_kafka import Consumer
 
-from consumer_coord.consumer.librdkafka.refusals import with_tokens
+from consumer_coord.consumer.librdkafka.security_errors import with_tokens
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.net import security
 from consumer_coord.net.tcp import TcpConnector

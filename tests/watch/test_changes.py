@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumer_coord.watch.changes import Tracker, runs
 from consumer_coord.watch.history import State
-from consumer_coord.watch.model import Tracker, runs
 from consumer_coord.watch.reasons import SECOND_ROUND, UNDER_WAY
 from consumer_coord.watch.snapshots import GroupSnapshot, MemberSnapshot, OffsetsSnapshot
 from tests.support.watch.looks import TOPIC, group, member, offsets, owners, rebalancing

@@ -22,7 +22,7 @@ from tests.support.group.fake import FakeBrokers
 from tests.support.group.member import member, new_cluster
 from tests.support.group.virtual import in_virtual_time, pause
 
-REACH = "consumer_coord.net.reach"
+REACH = "consumer_coord.net.unreachable"
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Set
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import RetriableError
+from consumer_coord.final_errors import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
-from consumer_coord.refused import fatal
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumer_coord.confluent import KafkaError
-from consumer_coord.consumer.librdkafka.refusals import Refusals
+from consumer_coord.consumer.librdkafka.security_errors import Refusals
 from consumer_coord.errors import AuthenticationError, AuthorizationError
 
 REFUSED = KafkaError(KafkaError._SSL, "SSL handshake failed: certificate verify failed")
