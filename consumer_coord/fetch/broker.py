@@ -535,6 +535,8 @@ class BrokerFetches:
             self._back_off(state)
             return
         state.failures, whole = 0, (0, len(records))
+        # Batches before the offset may have the marker that ends an aborted transaction.
+        begin = 0 if row.aborted_transactions else found.begin
         state.full = _fullness(state, len(records), found.end)
         aborted = sorted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
         fetched = FetchedRecords(
@@ -544,7 +546,7 @@ class BrokerFetches:
             next_offset=found.next_offset,
             leader_epoch=found.leader_epoch,
             # Drop an incomplete last batch, which Kafka sends when a response is full.
-            records=records if (found.begin, found.end) == whole else memoryview(records)[found.begin : found.end],
+            records=records if (begin, found.end) == whole else memoryview(records)[begin : found.end],
             aborted=tuple((producer_id, first_offset) for first_offset, producer_id in aborted),
             high_watermark=row.high_watermark,
             last_stable_offset=row.last_stable_offset,
