@@ -42,7 +42,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
-from consumer_coord.simulation.member_spec import API_TIMEOUT_S, COMMIT_TIMEOUT_S, DRIFT, MemberSpec, settings_of
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, BOUNDED_S, COMMIT_TIMEOUT_S, DRIFT, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -74,9 +74,6 @@ TRIPS = ("leave", "close", "cancel", "seek back")
 
 #: Time limit of a close that no fault can delay, in seconds. Every session timeout is longer.
 _CLOSE_S = 2.0
-
-#: Time limit of one step of a bounded read, in seconds.
-_BOUNDED_S = 2.0
 
 #: The calls that :class:`~consumer_coord.simulation.calls.Cut` cancels.
 CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "resume", "unsubscribe", "close")
@@ -463,7 +460,7 @@ class MemberProcess:
         """Return a call of poll or consume, and its time limit in seconds."""
         spec, timeout_s = self.spec, self.spec.poll_timeout_ms / 1000
         if self._bounded is not None:
-            return self._read_bounded(consumer, self._bounded), _BOUNDED_S
+            return self._read_bounded(consumer, self._bounded), BOUNDED_S
         if spec.columns:
             return self._read_columns(consumer, timeout_s), timeout_s
         if spec.waits_for_all:
@@ -517,7 +514,7 @@ class MemberProcess:
 
     async def _read_bounded(self, consumer: SimulatedConsumer, read: BoundedRead) -> list[Any]:
         try:
-            async with asyncio.timeout(_BOUNDED_S):
+            async with asyncio.timeout(BOUNDED_S):
                 batch = await anext(read.batches)
         except TimeoutError:
             return []
