@@ -57,6 +57,8 @@ class _Membership:
     #: Whether the member must send heartbeats, and when it last sent a request of the group.
     in_group: bool = False
     spoke_at: float = 0.0
+    #: Whether a JoinGroup has no answer yet.
+    joining: bool = False
     #: The request that the member owes, and since when.
     owes: str = ""
     since: float = 0.0
@@ -101,7 +103,7 @@ class Duties:
         elif api_key == _LEAVE_GROUP:
             self._memberships[client] = _Membership()
         elif api_key != _HEARTBEAT:
-            one.owes, one.in_group = "", False
+            one.owes, one.in_group, one.joining = "", False, api_key == _JOIN_GROUP
 
     def answered(self, client: str, request: bytes, answer: bytes, moment: float) -> None:
         """Record a response that a member is about to receive."""
@@ -110,11 +112,15 @@ class Duties:
         if one is None or kind is None or api_key not in one.sent_at:
             return
         said: Any = decode_response(kind, version, answer)[1]
+        if api_key == _JOIN_GROUP:
+            one.joining = False
         if said.error_code == error_codes.REBALANCE_IN_PROGRESS and api_key in (_HEARTBEAT, _SYNC_GROUP):
-            one.owe("JoinGroup", moment)
             if api_key == _HEARTBEAT:
-                one.in_group, one.proven_at = True, moment
-                one.session_from = max(one.session_from, one.sent_at[api_key])
+                one.proven_at, one.session_from = moment, max(one.session_from, one.sent_at[api_key])
+            if not one.joining:
+                # Otherwise the heartbeat was sent before JoinGroup, or while JoinGroup waits.
+                one.in_group = one.in_group or api_key == _HEARTBEAT
+                one.owe("JoinGroup", moment)
         elif said.error_code != error_codes.NONE:
             self._memberships[client] = _Membership(sent_at=one.sent_at)
         elif api_key == _JOIN_GROUP:
