@@ -820,7 +820,7 @@ def test_a_throttled_response_without_rows_is_no_wrong_response(
         server, reader = world.servers[0], Reader(Fetcher(world.client()))
         expected: list[Any] = []
         requests: list[str] = []
-        world.network.on_request = requests.append
+        world.network.on_request = lambda client, frame: requests.append(client)
 
         def throttled(response: FetchResponse) -> FetchResponse:
             return attrs.evolve(response, throttle_time_ms=5_000, responses=(), session_id=response.session_id * (not first))
