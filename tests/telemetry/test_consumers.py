@@ -45,7 +45,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def settings(kafka: EmbeddedKafka, **more: Any) -> dict[str, Any]:
+    """Return the settings of a consumer with this package's Fetch: librdkafka pushes metrics of its own, as another client."""
     return {
+        "librdkafka.enable": False,
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": "billing",
         "client.id": "worker-1",

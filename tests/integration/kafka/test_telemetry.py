@@ -68,7 +68,9 @@ def receiver(kafka_libs: Path, tool_jars: ToolJars, tmp_path_factory: pytest.Tem
 
 
 def settings(receiver: Receiver, client_id: str, **more: Any) -> dict[str, Any]:
+    """Return the settings of a consumer with this package's Fetch: librdkafka pushes metrics of its own, as another client."""
     return {
+        "librdkafka.enable": False,
         "bootstrap.servers": receiver.kafka.bootstrap_servers,
         "group.id": f"group of {client_id}",
         "client.id": client_id,
