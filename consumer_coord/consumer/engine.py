@@ -89,11 +89,9 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
-from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OFFSET_INVALID, OFFSET_STORED, CommitResult, OffsetAndMetadata
 from consumer_coord.record_tracker import RecordTracker
-from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
 if TYPE_CHECKING:
@@ -182,7 +180,6 @@ class Engine:
         self.figures: Callable[[], Mapping[str, float]] = dict
         self.engine_loop: EngineLoop = engine_loop
         self._reset = reset
-        self._rules = Rules(reset.reset, core.config.default_api_timeout_ms, core.cluster.backoff.ms)
         self._auto_store = auto_store
         self._reports_automatic = reports_automatic
         self._call = call
@@ -490,7 +487,7 @@ class Engine:
     def _facts(self) -> Facts:
         ended = self.reader.out_of_range
         return Facts(
-            rules=self._rules,
+            rules=Rules(self._reset.reset, self.core.config.default_api_timeout_ms, self.core.cluster.backoff.ms),
             moment=self.engine_loop.now(),
             serial=self._serial,
             called=self._calling,
@@ -817,13 +814,6 @@ class Engine:
         self.auto.enable(enabled=tracker is not None or self.core.config.enable_auto_commit)
         self.core.application.wake()
 
-    async def log_ends(self, partitions: Collection[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Return the offsets after the last records; omit the partitions whose leader does not respond in time."""
-        deadline = Deadline.after(timeout_s * 1000)
-        wanted = dict.fromkeys(partitions, LATEST)
-        listed_ends = await list_offsets(self.core.cluster, wanted, deadline, read_committed=self.read_committed)
-        return {partition: row.position.offset for partition, row in listed_ends.found.items()}
-
     async def commit_tracked(self, timeout_s: float) -> bool:
         """Commit what the tracker has finished, and wait for the response; return False if there was none in time.
 
@@ -835,16 +825,6 @@ class Engine:
         return all([await self.commits.answered(one, ends) for one in commits])
 
     # -- where to read --------------------------------------------------------------------------------------------------
-
-    async def listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Look up the offsets for a timestamp, LATEST or EARLIEST by ListOffsets, within ``default.api.timeout.ms``."""
-        found = await list_offsets(
-            self.core.cluster,
-            dict.fromkeys(partitions, timestamp),
-            Deadline.after(self.core.config.default_api_timeout_ms),
-            read_committed=self.read_committed,
-        )
-        return {partition: row.position for partition, row in found.complete().items()}
 
     def choose(self, positions: Positions) -> None:
         """Start newly assigned partitions at these positions; callable only inside on_assign."""
