@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord import lazy_attrs as attrs
+from consumer_coord.consumer import offsets_to_commit
 from consumer_coord.consumer.callback_types import Callback, Callbacks, Partitions
 from consumer_coord.consumer.commits import AutoCommit, CommitReports
 from consumer_coord.consumer.engine_loop import EngineLoop
@@ -88,11 +89,9 @@ from consumer_coord.errors import (
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import TopicSubscription, librdkafka_pattern, to_pattern, to_topics
-from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OFFSET_INVALID, OFFSET_STORED, CommitResult, OffsetAndMetadata
 from consumer_coord.record_tracker import RecordTracker
-from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
 if TYPE_CHECKING:
@@ -181,7 +180,6 @@ class Engine:
         self.figures: Callable[[], Mapping[str, float]] = dict
         self.engine_loop: EngineLoop = engine_loop
         self._reset = reset
-        self._rules = Rules(reset.reset, core.config.default_api_timeout_ms, core.cluster.backoff.ms)
         self._auto_store = auto_store
         self._reports_automatic = reports_automatic
         self._call = call
@@ -489,7 +487,7 @@ class Engine:
     def _facts(self) -> Facts:
         ended = self.reader.out_of_range
         return Facts(
-            rules=self._rules,
+            rules=Rules(self._reset.reset, self.core.config.default_api_timeout_ms, self.core.cluster.backoff.ms),
             moment=self.engine_loop.now(),
             serial=self._serial,
             called=self._calling,
@@ -592,10 +590,8 @@ class Engine:
             self.stored.seal(partitions)
         if not self.auto.enabled:
             return
-        finished = {one: at for one, at in self._to_commit().items() if one in partitions}
+        finished = offsets_to_commit.last_offsets(self.table, self._to_commit(), partitions, called)
         if called:
-            # A commit that failed before on_revoke is not repeated.
-            finished = {one: at for one, at in finished.items() if at != self.table[one].committed}
             partitions &= finished.keys()
         self._commit_last(partitions, finished, "commit after on_revoke" if called else "commit before a revoke")
 
@@ -679,73 +675,41 @@ class Engine:
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions up to which the application has finished: after delivered records, or as it stored them."""
-        if self.tracker is not None:
-            return self._tracked(self.tracker)
-        if not self._auto_store:
+        if self.tracker is None and not self._auto_store:
             stored = {partition: self.stored.position(partition) for partition in self.table}
             return {partition: at for partition, at in stored.items() if at is not None}
-        return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
-
-    def _tracked(self, tracker: RecordTracker) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions up to which the tracker has finished, and the chosen starts of partitions without a record."""
-        found = dict(self._starts(self.table, (Origin.CHOSEN, Origin.RESET)))
-        for partition, position in self.reader.positions(self.table).items():
-            at = tracker.finished(partition, self.table[partition].serial, position)
-            if at is not None:
-                found[partition] = at
-            else:
-                found.pop(partition, None)
-        return found
+        delivered = self.reader.positions(self.table)
+        if self.tracker is not None:
+            return offsets_to_commit.tracked(self.table, delivered, self.tracker.finished)
+        return {**offsets_to_commit.starts(self.table, Origin.CHOSEN, Origin.RESET), **delivered}
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the application's positions: after the last message, or at the chosen start.
 
         As in librdkafka, a start from the group's commit or from ``auto.offset.reset`` is omitted until the first message.
         """
-        return self._positions(partitions, (Origin.CHOSEN,))
-
-    def _positions(
-        self, partitions: Iterable[TopicPartition], origins: Collection[Origin]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
         wanted = {partition: self.table[partition] for partition in partitions if partition in self.table}
-        return {**self._starts(wanted, origins), **self.reader.positions(wanted)}
+        return {**offsets_to_commit.starts(wanted, Origin.CHOSEN), **self.reader.positions(wanted)}
 
-    def _starts(self, partitions: Mapping[TopicPartition, Partition], origins: Collection[Origin]) -> Positions:
-        starts = {partition: one.start for partition, one in partitions.items() if one.origin in origins}
-        return {partition: start for partition, start in starts.items() if start is not None}
-
-    def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _to_commit(self) -> Positions:
         """Return the offsets of an automatic commit: the finished positions, and the starts of partitions without a commit.
 
         Without the starts, the next owner would, with ``auto.offset.reset=latest``, skip the records written before that owner
         begins to read. Omit a partition if the application has committed this offset or a later one in this reading.
         """
-        explicit = {
-            partition: ticket
-            for partition, (serial, ticket) in tuple(self._explicit.items())
-            if partition in self.table and self.table[partition].serial == serial
-        }
-        committed = {partition: ticket.entries[partition].position.offset for partition, ticket in explicit.items()}
-        finished = self.finished()
+        table = self.table
+        # The application's threads may commit meanwhile.
+        commits = offsets_to_commit.of_this_reading(table, dict(self._explicit))
+        finished: Positions = self.finished()
         if self.tracker is not None:
             return finished
         if self._auto_store:
-            for partition, at in self._unfinished(committed).items():
-                # An unfinished record of an earlier reading may lie before the first record of the present reading.
-                if partition in finished and self._began_before(partition, at) and at.offset < finished[partition].offset:
-                    finished[partition] = at
+            unfinished = self._unfinished({one: ticket.entries[one].position.offset for one, ticket in commits.items()})
+            began = {one: self.reader.began(one, table[one].serial) for one in unfinished if one in finished}
+            finished = offsets_to_commit.before_unfinished(finished, unfinished, began)
         else:
-            finished = {**self._starts(self.table, (Origin.RESET,)), **finished}
-        return {
-            partition: at
-            for partition, at in finished.items()
-            if at.offset > committed.get(partition, -1) or explicit[partition].answers.get(partition) is not None
-        }
-
-    def _began_before(self, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
-        """Return whether the first record of the present reading is at ``at`` or before."""
-        first = self.reader.began(partition, self.table[partition].serial)
-        return first is not None and first <= at.offset
+            finished = {**offsets_to_commit.starts(table, Origin.RESET), **finished}
+        return offsets_to_commit.without_committed(finished, commits)
 
     def store(self, positions: Positions) -> None:
         """Store finished positions for the next commit; needs ``enable.auto.offset.store=false``. Any thread may call it.
@@ -765,7 +729,9 @@ class Engine:
     def entries(self, wanted: Positions) -> Mapping[TopicPartition, Entry]:
         """Return positions with the present ownership numbers and topic ids, for a commit; callable from any thread."""
         table = self.table
-        return {partition: self._entry(table.get(partition), partition, at) for partition, at in wanted.items()}
+        renamed = {one: table[one] for one in wanted if one in table and table[one].former_topic_id is not None}
+        heard = frozenset(self.reader.positions(renamed) if renamed else ())
+        return offsets_to_commit.entries(table, wanted, heard)
 
     def ticket(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None, wake: Callable[[], object]) -> Ticket:
         """Create a commit (:class:`Ticket`); callable from any thread.
@@ -776,18 +742,9 @@ class Engine:
         made_at = self.core.application.clock()
         return Ticket(entries, made_at, made_at + limit_ms / 1000, wake)
 
-    def _entry(self, one: Partition | None, partition: TopicPartition, at: OffsetAndMetadata) -> Entry:
-        if one is None:
-            return Entry(at)
-        former = one.former_topic_id
-        # Until a record of the current topic is delivered, the position belongs to the former topic.
-        of_former = former is not None and not self.reader.positions({partition: one})
-        return Entry(at, one.ownership, former if of_former else one.topic_id)
-
     def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Ticket | None:
         """Start to commit the offsets not yet committed; return the commit, or None. ``what`` names the commit in the log."""
-        table = self.table
-        wanted = {partition: at for partition, at in finished.items() if not _is_committed(table[partition], partition, at)}
+        wanted = offsets_to_commit.new_offsets(self.table, finished)
         if not wanted:
             return None
         # No reference to the engine, so that a dropped consumer can be collected while the commit is in flight.
@@ -857,13 +814,6 @@ class Engine:
         self.auto.enable(enabled=tracker is not None or self.core.config.enable_auto_commit)
         self.core.application.wake()
 
-    async def log_ends(self, partitions: Collection[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
-        """Return the offsets after the last records; omit the partitions whose leader does not respond in time."""
-        deadline = Deadline.after(timeout_s * 1000)
-        wanted = dict.fromkeys(partitions, LATEST)
-        listed_ends = await list_offsets(self.core.cluster, wanted, deadline, read_committed=self.read_committed)
-        return {partition: row.position.offset for partition, row in listed_ends.found.items()}
-
     async def commit_tracked(self, timeout_s: float) -> bool:
         """Commit what the tracker has finished, and wait for the response; return False if there was none in time.
 
@@ -875,16 +825,6 @@ class Engine:
         return all([await self.commits.answered(one, ends) for one in commits])
 
     # -- where to read --------------------------------------------------------------------------------------------------
-
-    async def listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Look up the offsets for a timestamp, LATEST or EARLIEST by ListOffsets, within ``default.api.timeout.ms``."""
-        found = await list_offsets(
-            self.core.cluster,
-            dict.fromkeys(partitions, timestamp),
-            Deadline.after(self.core.config.default_api_timeout_ms),
-            read_committed=self.read_committed,
-        )
-        return {partition: row.position for partition, row in found.complete().items()}
 
     def choose(self, positions: Positions) -> None:
         """Start newly assigned partitions at these positions; callable only inside on_assign."""
@@ -1056,7 +996,7 @@ class Engine:
         self.stored.seal(partitions)
         commit: Ticket | None = None
         if self.auto.enabled and partitions:
-            finished = {one: at for one, at in self._to_commit().items() if one in partitions}
+            finished = offsets_to_commit.last_offsets(self.table, self._to_commit(), partitions, called=False)
             commit = self._commit_automatically(finished, self.core.config.session_timeout_ms, what="commit before unassigning")
         self._put(PartitionEvent.UNASSIGN, partitions)
         return commit
@@ -1108,8 +1048,3 @@ class Engine:
             failure = await self.revoke_all(ends)
         await self.commits.finish(ends)
         return failure
-
-
-def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
-    """Return whether an offset is committed, or its commit is in flight."""
-    return one.committed == at and (one.commit is None or one.commit.answers.get(partition) is None)

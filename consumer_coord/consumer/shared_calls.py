@@ -32,10 +32,9 @@ from consumer_coord.confluent.rows import (
 )
 from consumer_coord.confluent.types import Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition
-from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer import cluster_queries, group_metadata
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.callback_types import Callback, Callbacks
-from consumer_coord.consumer.cluster_queries import LookUps
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import ConfigurationError, RetriableError
@@ -279,7 +278,7 @@ class SharedCalls:
         async def seek(engine: Engine) -> None:
             engine.must_hold(named, what)
             # Unlike librdkafka's logical offsets, numeric offsets change the position at once and can be committed.
-            found = await engine.listed(named or engine.assigned, timestamp)
+            found = await cluster_queries.listed(engine, named or engine.assigned, timestamp)
             for partition, position in sorted(found.items()):
                 await engine.seek(partition, position)
 
@@ -289,7 +288,7 @@ class SharedCalls:
         """Return the offsets of a time, LATEST or EARLIEST; the keys are the caller's objects."""
         self._access.opened()
         keys = {partition_of(row): row for row in self._access.given(list(partitions))}
-        found = await self._access.beside(lambda engine: engine.listed(keys, timestamp))
+        found = await self._access.beside(lambda engine: cluster_queries.listed(engine, keys, timestamp))
         return {key: found[partition].offset for partition, key in keys.items()}
 
     # -- look-ups ---------------------------------------------------------------------------------------------------------
@@ -298,20 +297,24 @@ class SharedCalls:
         """Return (first offset, end offset) of a partition; with ``cached``, from memory, without a request to a broker."""
         self._access.opened()
         (row,) = self._access.given([partition])
-        return await self._access.beside(lambda engine: LookUps(engine).watermarks(row, timeout, cached), milliseconds(timeout))
+        return await self._access.beside(
+            lambda engine: cluster_queries.watermarks(engine, row, timeout, cached), milliseconds(timeout)
+        )
 
     async def offsets_for_times(self, partitions: GivenRows, timeout: float | None) -> Rows:
         """For each row, return the first offset at or after the time in the row's ``offset`` (in ms since 1970)."""
         self._access.opened()
         wanted = self._access.given(partitions)
         return await self._access.beside(
-            lambda engine: LookUps(engine).offsets_for_times(wanted, timeout), milliseconds(timeout)
+            lambda engine: cluster_queries.offsets_for_times(engine, wanted, timeout), milliseconds(timeout)
         )
 
     async def list_topics(self, topic: str | None, timeout: float) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
         self._access.opened()
-        return await self._access.beside(lambda engine: LookUps(engine).list_topics(topic, timeout), milliseconds(timeout))
+        return await self._access.beside(
+            lambda engine: cluster_queries.list_topics(engine, topic, timeout), milliseconds(timeout)
+        )
 
     async def cluster_id(self, timeout: float) -> str | None:
         """Return the cluster's id; None if no broker reports it within ``timeout`` seconds (negative: wait for ever)."""

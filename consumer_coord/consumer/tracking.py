@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
+from consumer_coord.consumer.cluster_queries import log_ends
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.errors import IllegalStateError
 from consumer_coord.group.subscription import TopicSubscription
@@ -86,7 +87,7 @@ class MemberTracking:
             return await engine.commit_tracked(timeout_s)
 
     async def log_ends(self, partitions: frozenset[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
-        return await self._engine.log_ends(partitions, timeout_s)
+        return await log_ends(self._engine, partitions, timeout_s)
 
     def wall_clock_ms(self) -> int:
         return self._engine.core.cluster.environment.wall_clock_ms()
