@@ -43,7 +43,15 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
-from consumer_coord.simulation.member_spec import API_TIMEOUT_S, BOUNDED_S, COMMIT_TIMEOUT_S, DRIFT, MemberSpec, settings_of
+from consumer_coord.simulation.member_spec import (
+    API_TIMEOUT_S,
+    BOUNDED_S,
+    COMMIT_TIMEOUT_S,
+    DRIFT,
+    OVERTAKES_S,
+    MemberSpec,
+    settings_of,
+)
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -583,7 +591,33 @@ class MemberProcess:
         for partition, rows in found:
             for run in by_log(rows) if self._stage.cluster.fetches_by_name else [rows]:
                 read.append(self._read_run(partition, run, read))
+        self._must_be_fair(read)
         return read
+
+    def _must_be_fair(self, read: Sequence[tuple[Holding, int]]) -> None:
+        """Check that no record of a call was appended much later than one that another partition of this member has waiting.
+
+        Responses are delivered in the order of their arrival, so that no partition starves while others flow.
+        """
+        stage = self._stage
+        # With limits in bytes, partitions with more records fall behind. Records of open transactions wait for their end.
+        if stage.scenario.fetching is not None:
+            return
+        cluster, checkers = stage.cluster, stage.checkers
+        newest = max((cluster.appended_at(one.partition, one.position - count) for one, count in read), default=math.inf)
+        overtaken = newest - Fetching().fetch_wait_max_ms / 1000 - OVERTAKES_S
+        if newest == math.inf or overtaken < stage.calm_since():
+            return
+        for partition, holding in sorted(self._holdings.items()):
+            if partition in self._paused or holding.start is None or max(holding.began, holding.sought_at) > overtaken:
+                continue
+            offset, end = checkers.next_offset(holding), cluster.end_offset(partition)
+            if end is not None and offset < end and cluster.appended_at(partition, offset) < overtaken:
+                raise Violation(
+                    "freshness",
+                    f"{self.name} delivers records that were appended at {newest:.1f} s, but not yet {offset} of {partition},"
+                    f" which was appended at {cluster.appended_at(partition, offset):.1f} s",
+                )
 
     @property
     def _finishes(self) -> bool:

@@ -6,8 +6,10 @@ latter to ``on_record``. The checkers compare the actions of members and applica
 
 from __future__ import annotations
 
+import bisect
 import math
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
@@ -180,6 +182,8 @@ class SimulatedCluster:
         self.loading_ms = 0
         #: How the brokers answer wrongly at present.
         self.wrong_answers: list[WrongAnswer] = []
+        #: Partition -> (first offset, time) of each call of :meth:`produce`.
+        self._appended: defaultdict[TopicPartition, list[tuple[int, float]]] = defaultdict(list)
         #: When brokers last ceased to answer wrongly, and to edit responses.
         self._wrong_at = self._edited_at = -math.inf
         #: A wrong response -> the one that the broker gave.
@@ -323,7 +327,18 @@ class SimulatedCluster:
         """Append records as a producer does."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is not None and isinstance(found.log, RecordedLog):
+            appended, first = self._appended[partition], found.log.end_offset
+            if appended and appended[-1][0] >= first:
+                # Another log, or a truncated one.
+                appended.clear()
+            appended.append((first, self.loop.moment))
             found.log.produce(count, found.leader_epoch)
+
+    def appended_at(self, partition: TopicPartition, offset: int) -> float:
+        """Return when a record was appended, in seconds on the loop's clock; infinite if this is not known."""
+        appended = self._appended[partition]
+        number = bisect.bisect_right(appended, (offset, math.inf))
+        return appended[number - 1][1] if number else math.inf
 
     def settle(self) -> None:
         """End all open transactions. Later transactions end with the call that began them."""

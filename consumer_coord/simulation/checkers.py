@@ -44,7 +44,8 @@ The rules, by the names under which they are reported:
 ``plans``         no leader rejects a plan of a built-in assignor
 ``liveness``      after the last fault the group becomes stable within a time limit
 ``freshness``     after the last fault, an owner that has records to deliver delivers the next one within a bound that follows
-                  from its settings (``fresh_within_s``), counted from the begin of the ownership if that is later
+                  from its settings (``fresh_within_s``), counted from the begin of the ownership if that is later; without a
+                  fault, no record is delivered before a much older one of another partition of its owner
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, or repeats a look-up more than
                   :data:`MOST_REPEATS` times, whatever the brokers respond

@@ -125,6 +125,10 @@ DRIFT = 0.05
 #: Time limit of the application's synchronous commits, in seconds.
 COMMIT_TIMEOUT_S = 4.0
 
+#: How much later a record may be appended that is delivered before one of another partition, in seconds; the time for which a
+#: broker lets a Fetch wait is added.
+OVERTAKES_S = 3.0
+
 #: The number of polls in which an application takes all records of its partitions, if it waits between them.
 _POLLS = 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection
 
 from consumer_coord.broker.config import BrokerConfig
@@ -105,6 +106,7 @@ class Stage:
         self.producing = True
         #: The time until which an earlier fault may delay requests and rebalances.
         self.troubled_until: float = 0.0
+        self._disturbed_at = 0.0
 
     def _on_record(self, key: bytes, value: bytes | None, offset: int) -> None:
         self.checkers.on_record(key, value, offset)
@@ -169,6 +171,14 @@ class Stage:
     def calm(self) -> bool:
         """True after the last fault, when applications are no longer unruly."""
         return not self.producing
+
+    def calm_since(self) -> float:
+        """Return since when no fault delays a request, and no application is unruly; infinite if this is not known."""
+        if any(fault.kind == "swallow" for fault in self.scenario.faults):
+            return math.inf
+        if self.cluster.wrong_answers or (not self.calm and any(spec.unruly for spec in self.scenario.members)):
+            self._disturbed_at = self.loop.moment
+        return max(self._disturbed_at, self.troubled_until)
 
     def refuses(self, assignors: Collection[str]) -> bool:
         """Return whether the coordinator rejects a member with these ``assignors``, because another member has none of them.

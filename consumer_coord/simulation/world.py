@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from random import Random
 
@@ -45,25 +44,16 @@ class World(Stage):
         self._topics = list(scenario.topics)
         self.health = HealthRule(self.checkers, self.cluster)
         self.duties = Duties()
-        self._disturbed_at = 0.0
 
     def _on_request(self, client: str, frame: bytes) -> None:
         super()._on_request(client, frame)
         try:
             self.health.look(self.lives, self.loop.time())
             # Before the request counts, because it may be the one that is late.
-            self.duties.look(self.lives, self.loop.moment, self._calm_since())
+            self.duties.look(self.lives, self.loop.moment, self.calm_since())
             self.duties.sent(client, frame, self.loop.moment)
         except Violation as breach:
             self.fail(breach)
-
-    def _calm_since(self) -> float:
-        """Return since when no fault delays a request, and no application is unruly; infinite if this is not known."""
-        if any(fault.kind == "swallow" for fault in self.scenario.faults):
-            return math.inf
-        if self.cluster.wrong_answers or (not self.calm and any(spec.unruly for spec in self.scenario.members)):
-            self._disturbed_at = self.loop.moment
-        return max(self._disturbed_at, self.troubled_until)
 
     # -- members ----------------------------------------------------------------------------------------------------
 

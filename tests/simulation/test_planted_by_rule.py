@@ -86,6 +86,29 @@ def _take_a_partition_for_another(patch: Patch) -> None:
     patch.setattr(Fetcher, "deliver", confused)
 
 
+def _deliver_in_the_order_of(patch: Patch, key: Callable[[Any, Any], Any]) -> None:
+    """Deliver what has arrived in the order of ``key(next item, item)``."""
+    pull = Reader.pull
+
+    def sorting(self: Reader, most: int) -> None:
+        waiting = list(self._queue)[self._decoded :]
+        for number, item in enumerate(sorted(waiting, key=lambda one: key(waiting[0], one))):
+            self._queue[self._decoded + number] = item
+        pull(self, most)
+
+    patch.setattr(Reader, "pull", sorting)
+
+
+def _deliver_the_first_partition_first(patch: Patch) -> None:
+    """The records of the first partition are delivered first, even if those of another have waited for long."""
+    _deliver_in_the_order_of(patch, lambda _, item: item.at)
+
+
+def _stay_with_a_partition(patch: Patch) -> None:
+    """The partition whose records are next is read until no record of it is left."""
+    _deliver_in_the_order_of(patch, lambda first, item: item.at != first.at)
+
+
 def _keep_records_by_the_name_of_the_topic(patch: Patch) -> None:
     """What was fetched of a former topic is delivered where the offsets of the later topic of the same name arrive at it."""
     ids: dict[int, uuid.UUID] = {}
@@ -156,6 +179,9 @@ _SLOW: Final[Mapping[str, Any]] = {
 }
 
 #: The rule, and what the bug does -> the bug, and the history that reveals it.
+#: An application that is slower than the producers: records wait in each partition.
+_BEHIND = history(Fault(25_000, "commit"), members=1, batch=1, poll_every_ms=400)
+
 PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "identity: another partition": (_take_a_partition_for_another, history(members=1)),
     "identity: a former topic": (
@@ -191,6 +217,8 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
         _connect_again_after_a_minute,
         history(Fault(8_000, "one-way", 1, 3, 20_000), members=1),
     ),
+    "freshness: the first partition first": (_deliver_the_first_partition_first, _BEHIND),
+    "freshness: one partition until its end": (_stay_with_a_partition, _BEHIND),
     "durability": (_confirm_what_is_not_written, history(members=1, protocol="classic")),
     "twice": (
         _begin_although_the_lease_has_passed,
