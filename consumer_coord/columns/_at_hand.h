@@ -15,7 +15,7 @@
 typedef struct {
     PyObject_HEAD
     PyObject *messages;         /* a sequence; NULL or None without an offer */
-    PyObject *last, *receiver;  /* the last deliveries by receiver, and the thread of the offer as its key */
+    PyObject *last, *receiver;  /* the last deliveries by receiver, and the receiver of the offer */
     PyObject *clock;            /* a function that returns seconds */
     long clock_id;              /* the system clock that this function reads; -1 for another one */
     double until;               /* by this clock */
@@ -44,6 +44,7 @@ static int at_hand_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->messages);
     Py_VISIT(self->last);
+    Py_VISIT(self->receiver);
     Py_VISIT(self->clock);
     return 0;
 }
@@ -53,6 +54,7 @@ static int at_hand_clear(PyObject *object)
     AtHandObject *self = (AtHandObject *)object;
     Py_CLEAR(self->messages);
     Py_CLEAR(self->last);
+    Py_CLEAR(self->receiver);
     Py_CLEAR(self->clock);
     return 0;
 }
@@ -61,7 +63,6 @@ static void at_hand_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
     (void)at_hand_clear(object);
-    Py_CLEAR(((AtHandObject *)object)->receiver);
     deallocate(object);
 }
 
@@ -116,16 +117,16 @@ static PyObject *at_hand_message(PyObject *object, void *closure)
     return message;
 }
 
-/* offer(messages, last, until, changes) */
+/* offer(messages, last, until, changes, receiver=user) */
 static PyObject *at_hand_offer(PyObject *object, PyObject *args)
 {
     AtHandObject *self = (AtHandObject *)object;
-    PyObject *messages, *last;
+    PyObject *messages, *last, *receiver = NULL;
     double until;
     unsigned long long changes;
-    if (!PyArg_ParseTuple(args, "OO!dK", &messages, &PyDict_Type, &last, &until, &changes))
+    if (!PyArg_ParseTuple(args, "OO!dK|O", &messages, &PyDict_Type, &last, &until, &changes, &receiver))
         return NULL;
-    PyObject *receiver = PyLong_FromUnsignedLong(self->user);
+    receiver = receiver != NULL ? new_reference(receiver) : PyLong_FromUnsignedLong(self->user);
     if (receiver == NULL)
         return NULL;
     PyObject *const former[] = {self->messages, self->last, self->receiver};

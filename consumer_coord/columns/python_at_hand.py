@@ -22,6 +22,7 @@ class AtHand:
         self._clock = clock
         self._last: dict[Any, Any] = {}
         self._thread = 0
+        self._receiver: object = None
         self._until = 0.0
         self._offered_at = 0
 
@@ -33,13 +34,16 @@ class AtHand:
         """End the offer, because the next poll must look at something; any thread."""
         self.changes += 1
 
-    def offer(self, messages: MutableSequence[Any], last: dict[Any, Any], until: float, changes: int) -> None:
+    def offer(
+        self, messages: MutableSequence[Any], last: dict[Any, Any], until: float, changes: int, receiver: object = None
+    ) -> None:
         """Let the thread that has the turn take these messages after it, without a look.
 
-        ``last``: its last delivery is stored there. The offer holds as long as the clock is below ``until``, and no event came
-        after :attr:`changes` was read.
+        ``last``: the last delivery to the ``receiver`` (if None: to this thread) is stored there. The offer holds as long as
+        the clock is below ``until``, and no event came after :attr:`changes` was read.
         """
         self.messages, self._last, self._thread = messages, last, self.user
+        self._receiver = self.user if receiver is None else receiver
         self._until, self._offered_at = until, changes
 
     @property
@@ -56,5 +60,5 @@ class AtHand:
         del messages[0]
         self.polls += 1
         # The last statement, because the release of the former message may call a function of the application's.
-        self._last[me] = message
+        self._last[self._receiver] = message
         return message

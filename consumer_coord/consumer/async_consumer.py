@@ -14,6 +14,7 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
@@ -132,6 +133,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._settings = parsed
         self._assignors = chosen
         self._made: Engine | None = None
+        #: The task that may take messages without a look; see :meth:`_offer`.
+        self._offered_to: object = None
         #: The object that makes the member leave the group if the consumer is not closed; None before the first use.
         self._member: LoopMember | None = None
         self._access = TaskAccess(self)
@@ -195,6 +198,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             )
             parts = make(core, engine_loop)
             self._made, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
+            core.application.at_hand = parts.reader.at_hand
             self._member = LoopMember(self, core, _released(shared_clusters(), settings.client, parts.reader))
         return self._made
 
@@ -244,6 +248,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("close may not be called inside a rebalance callback"))
         if self._closing is None:
+            self._end_offer()
             if self._member is not None and not self._member.orphaned:
                 with kafka_exceptions():
                     self._member.check_loop()
@@ -340,13 +345,33 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def poll(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
+        task = asyncio.current_task()
+        message: Message | None
+        if self._made is not None and task is self._offered_to:
+            message = self._made.reader.at_hand.message
+            if message is not None:
+                return message
         ready = self._at_hand(1)
         if ready is not None:
-            message: Message = ready.popleft()
-            self._deliveries.last[asyncio.current_task()] = message
+            message = ready.popleft()
+            self._deliveries.last[task] = message
+            self._offer(ready, task)
             return message
         messages = await self._take(1, 1, timeout)
         return messages[0] if messages else None
+
+    def _offer(self, ready: deque[Any], task: object) -> None:
+        """Let the next polls of this task take the other messages that are ready, until something happens."""
+        engine = self._made
+        if engine is not None and task is not None and not self._deliveries.left:
+            at_hand, self._offered_to = engine.reader.at_hand, task
+            at_hand.user = get_ident()
+            at_hand.offer(ready, self._deliveries.last, engine.core.lease.until, at_hand.changes, task)
+            at_hand.user = 0
+
+    def _end_offer(self) -> None:
+        if self._made is not None:
+            self._made.reader.at_hand.messages = self._offered_to = None
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to ``num_messages`` messages; wait for all of them, at most ``timeout`` seconds (negative: for ever)."""
@@ -389,10 +414,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     def _finish_in_order(self) -> None:
         if self._in_order:
-            self._deliveries.finish(asyncio.current_task())
+            self._asked()
 
     def _asked(self) -> None:
         self._deliveries.finish(asyncio.current_task())
+        # If records of a failed task are left, each poll must look whether it has read one of them again.
+        self._end_offer()
 
     def _delivered(self, messages: list[Message]) -> list[Message]:
         self._deliveries.last[asyncio.current_task()] = tuple(messages)
@@ -682,6 +709,7 @@ class _Turn:
                 return engine
             try:
                 await consumer._turns.take(self)
+                consumer._end_offer()
                 # Check again, because the consumer may have been closed during the wait.
                 return consumer._start()
             except BaseException:

@@ -47,8 +47,8 @@ class Application:
         If a join makes no progress for ``patience_ms``, the application is notified of the reason. Each poll that processes
         changes calls ``on_poll`` with the number of polls; ``on_poll`` returns True while the member waits for a later poll.
         """
-        #: Counts the polls, and learns at once when the next poll must look at something. A blocking consumer replaces it by
-        #: its reader's, which lets a thread take messages without a look until then.
+        #: Counts the polls, and learns at once when the next poll must look at something. A consumer replaces it by its
+        #: reader's, which lets a thread or a task take messages without a look until then.
         self.at_hand: Polls = Polls()
         #: Number of these waits.
         self.waits: int = 0

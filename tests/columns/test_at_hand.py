@@ -122,6 +122,14 @@ def test_the_clock_may_be_a_clock_of_the_system(kernel_name: str) -> None:
     assert taken(at_hand) == "b"
 
 
+def test_what_a_receiver_takes_is_its_last_delivery(at_hand: Any) -> None:
+    last: dict[Any, Any] = {}
+    at_hand.user = ME
+    at_hand.offer(deque("ab"), last, 10.0, at_hand.changes, "a task")
+    at_hand.user = 0
+    assert (taken(at_hand), last) == ("a", {"a task": "a"})
+
+
 def test_another_thread_takes_nothing_of_an_offer(at_hand: Any) -> None:
     messages = deque("ab")
     offer(at_hand, messages)
