@@ -357,11 +357,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._at_hand.user = 0
                 self._errors = rest
                 return messages
+            reader, delivered = self._reader, ready
             if len(ready) <= num_messages:
+                # The reader gets another queue, so nobody else changes this one.
                 messages, rest = list(ready), deque()
             else:
                 messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
-            reader, delivered = self._reader, tuple(messages)
+                delivered = deque(messages)
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._at_hand.user = 0
             self._deliveries.last[me] = delivered

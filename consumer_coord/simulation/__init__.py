@@ -11,6 +11,7 @@
 ``calls``       the rules for each call of an application
 ``application`` members that read, process, commit, crash, hang and return
 ``checkers``    the rules that hold at every step
+``duties``      the rules about heartbeats, joins and acknowledgements that come too late
 ``health``      the rule about ``consumer.health()``
 ``scenario``    the contents of one simulation run, as data
 ``drawing``     from a seed to a scenario

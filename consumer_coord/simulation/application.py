@@ -30,6 +30,7 @@ from consumer_coord.errors import (
     CoordinatorError,
     FatalError,
     FencedError,
+    IllegalStateError,
     IncompleteResponseError,
     NoOffsetError,
 )
@@ -42,7 +43,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import WANTED, Delivery, by_log, delivery_of, rows_of, run_of
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.holdings import Holding, Run
-from consumer_coord.simulation.member_spec import API_TIMEOUT_S, COMMIT_TIMEOUT_S, DRIFT, MemberSpec, settings_of
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, BOUNDED_S, COMMIT_TIMEOUT_S, DRIFT, MemberSpec, settings_of
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -69,17 +70,19 @@ class Trip:
 
 #: The application's reactions to its failure. leave: the exception leaves ``async with``. close: the application closes the
 #: consumer while it handles the exception. cancel: the task that polls and processes is cancelled, and another task closes the
-#: consumer. seek back: the application catches the exception, seeks back to the record and continues.
+#: consumer. seek back: the application catches the exception, seeks back to the record and continues. The fault ``quit`` has
+#: another reaction, unsubscribe: the application unsubscribes while it handles the exception, and subscribes again.
 TRIPS = ("leave", "close", "cancel", "seek back")
 
 #: Time limit of a close that no fault can delay, in seconds. Every session timeout is longer.
 _CLOSE_S = 2.0
 
-#: Time limit of one step of a bounded read, in seconds.
-_BOUNDED_S = 2.0
-
 #: The calls that :class:`~consumer_coord.simulation.calls.Cut` cancels.
 CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "resume", "unsubscribe", "close")
+
+
+#: What another task does while the application reads and processes.
+BESIDE = ("seek", "pause", "unsubscribe", "ask")
 
 
 @attrs.frozen
@@ -122,6 +125,8 @@ class MemberProcess:
         self._farewell: asyncio.Task[None] | None = None
         #: True if a task other than the reading task closes the consumer.
         self._closes_beside = False
+        #: True while a task other than the reading task unsubscribes.
+        self._unsubscribes_beside = False
         #: True if the task that received the last records has ended, so another task processes the records.
         self._received_elsewhere = False
         self._left = False
@@ -265,6 +270,10 @@ class MemberProcess:
             self._consumer.enforce_rebalance("the simulation requests it")
 
         self._ask(enforce)
+
+    def call_beside(self, what: str) -> None:
+        """Make one of the calls :data:`BESIDE` at once in another task, whatever the application does at this moment."""
+        self._ask(getattr(self, f"_{what}_beside"))
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in a task other than the polling task."""
@@ -414,6 +423,9 @@ class MemberProcess:
                 self.closing = True
                 await self._close(consumer)
                 return []
+            if error.args[0] == "unsubscribe":
+                await self._unsubscribe(consumer)
+                return []
             for partition, holding in sorted(self._holdings.items()):
                 if holding.in_hand and self.holds(partition):
                     await self._seek_to(consumer, partition, holding.processed)
@@ -463,7 +475,7 @@ class MemberProcess:
         """Return a call of poll or consume, and its time limit in seconds."""
         spec, timeout_s = self.spec, self.spec.poll_timeout_ms / 1000
         if self._bounded is not None:
-            return self._read_bounded(consumer, self._bounded), _BOUNDED_S
+            return self._read_bounded(consumer, self._bounded), BOUNDED_S
         if spec.columns:
             return self._read_columns(consumer, timeout_s), timeout_s
         if spec.waits_for_all:
@@ -517,7 +529,7 @@ class MemberProcess:
 
     async def _read_bounded(self, consumer: SimulatedConsumer, read: BoundedRead) -> list[Any]:
         try:
-            async with asyncio.timeout(_BOUNDED_S):
+            async with asyncio.timeout(BOUNDED_S):
                 batch = await anext(read.batches)
         except TimeoutError:
             return []
@@ -550,6 +562,8 @@ class MemberProcess:
         stage = self._stage
         if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
+        if self._unsubscribes_beside and isinstance(error, IllegalStateError):
+            return "another task has unsubscribed"
         if stage.cluster.refused and error.code in REFUSALS:
             return "a broker refused the look-up of a start"
         if stage.cluster.errs and isinstance(error, IncompleteResponseError):
@@ -852,7 +866,7 @@ class MemberProcess:
             raise Violation("callbacks", f"{self.name} was notified that {partition} is {how}, but does not own it")
         if self.spec.auto:
             holding.acknowledged = self._stage.checkers.committed_by(holding)
-        beside = self._closes_beside or self._raised
+        beside = self._closes_beside or self._unsubscribes_beside or self._raised
         self._stage.checkers.ends(holding, how, beside=beside)
         if self._left and how == "revoked" and self._undisturbed:
             log_start = self._stage.cluster.log_start(partition)
@@ -940,6 +954,38 @@ class MemberProcess:
             raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
+
+    # -- calls of another task, see BESIDE ----------------------------------------------------------------------------
+
+    async def _seek_beside(self) -> None:
+        assert self._consumer is not None
+        await self._seek(self._consumer)
+
+    async def _pause_beside(self) -> None:
+        """Pause some partitions for a moment."""
+        assert self._consumer is not None
+        await self._pause(self._consumer)
+        await asyncio.sleep(0.3)
+        await self._resume(self._consumer)
+
+    async def _unsubscribe_beside(self) -> None:
+        """Unsubscribe: this finishes nothing that the reading task has in hand. Its next call waits meanwhile."""
+        assert self._consumer is not None
+        self._unsubscribes_beside = True
+        try:
+            with self._calls.called_back():
+                await self._unsubscribe(self._consumer)
+        finally:
+            self._unsubscribes_beside = False
+
+    async def _ask_beside(self) -> None:
+        """Ask for positions and commits, which change nothing."""
+        assert self._consumer is not None
+        held = [native(partition) for partition in self._holdings]
+        with self._reported("position"):
+            await self._calls.timed(self._consumer.position(held), API_TIMEOUT_S, "position")
+        with self._reported("committed"):
+            await self._calls.timed(self._consumer.committed(held, timeout=2.0), 2.0, "committed")
 
     # -- calls cancelled at one of their awaits -----------------------------------------------------------------------
 

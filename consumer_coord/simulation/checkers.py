@@ -26,7 +26,8 @@ The rules, by the names under which they are reported:
 ``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
                   them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
-                  partition
+                  partition; while answers of the coordinator prove its membership, a member does deliver (see ``duties.py``)
+``overdue``       without a fault, a member does in time what it owes to its coordinator (see ``duties.py``)
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
                   records
 ``reported``      every asynchronous commit has exactly one outcome, even if the consumer closes

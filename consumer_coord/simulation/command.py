@@ -34,6 +34,7 @@ from consumer_coord.simulation.drawing import (
     draw_scenario,
     is_transactional,
     with_answers,
+    with_calls,
     with_clocks,
     with_links,
     with_metrics,
@@ -62,7 +63,7 @@ _FAULT_MS = 55_000
 #: The flags that change which scenario a seed draws.
 _DRAWN = {
     *("fault_members", "fault_answers", "fault_protocol", "fault_reads", "fault_ms"),
-    *("fault_clocks", "fault_links"),
+    *("fault_clocks", "fault_links", "fault_calls"),
 }
 #: Flag that selects a mode -> the other flags that have an effect in this mode; flags are given by the names of their
 #: attributes. The last mode is the default. :func:`add_arguments` adds the flags of a group to the first mode.
@@ -126,6 +127,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("whole", "partitioned"),
         help="partitioned: some members and brokers do not reach each other for a while, or in one direction only, and the"
         " pairs heal one after the other (default: whole)",
+    )
+    what.add_argument(
+        "--fault-calls",
+        choices=("one", "several"),
+        help="several: other tasks of some applications seek, pause, unsubscribe and ask at any moment, and applications"
+        " unsubscribe in the handler of an exception (default: one)",
     )
     what.add_argument(
         "--fault-ms",
@@ -277,6 +284,7 @@ class Drawing:
     answers: str = "honest"
     clocks: str = "steady"
     links: str = "whole"
+    calls: str = "one"
     ms: int = _FAULT_MS
 
     @classmethod
@@ -288,7 +296,7 @@ class Drawing:
         """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_answers(with_protocol(scenario, self.protocol), self.answers)
-        scenario = with_links(with_clocks(scenario, self.clocks), self.links)
+        scenario = with_calls(with_links(with_clocks(scenario, self.clocks), self.links), self.calls)
         if self.reads == "process":
             return with_process(scenario)
         if self.reads == "transactions" or (self.reads == "any" and is_transactional(seed)):

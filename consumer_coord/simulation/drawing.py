@@ -219,6 +219,18 @@ def with_links(scenario: Scenario, links: str) -> Scenario:
     return _with_faults(scenario, more)
 
 
+def with_calls(scenario: Scenario, calls: str) -> Scenario:
+    """Return the same simulation run; with ``several``, other tasks of some members make calls at any moment."""
+    if calls == "one":
+        return scenario
+    random = Random(f"{scenario.seed}-calls")
+    more = []
+    for _ in range(random.choice((3, 10, 30))):
+        kind, at_ms = random.choice(("beside", "beside", "beside", "quit")), random.randint(0, scenario.faults_end_ms)
+        more.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000)))
+    return _with_faults(scenario, more)
+
+
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
     """Return the same simulation run with members that read columns, and so send Fetch requests.
 

@@ -16,7 +16,7 @@ import attrs
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.broker.transaction_coordinator import TRANSACTION_STATE_TOPIC
-from consumer_coord.simulation.application import CUTS, TRIPS, MemberProcess, Stall, Trip
+from consumer_coord.simulation.application import BESIDE, CUTS, TRIPS, MemberProcess, Stall, Trip
 from consumer_coord.simulation.calls import Cut
 from consumer_coord.simulation.member_spec import DRIFT
 from consumer_coord.simulation.record_log import RecordedLog
@@ -83,7 +83,7 @@ def member_kind(name: str, what: str, **drawn: Any) -> Callable[[HappenToMember]
 
 
 #: Kinds whose faults never delay a rebalance, or a request of a member that is not the target.
-_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict"})
+_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict", "beside", "quit"})
 _TROUBLE_S = 45.0
 
 
@@ -483,6 +483,22 @@ def _leap(world: World, fault: Fault, member: MemberProcess) -> None:
     jump_s = (0.5, 3.0, 12.0, 40.0)[fault.value % 4]
     _note(world, fault, f"{member.name}, by {jump_s:g} s")
     member.process.set_clock(1.0, jump_s)
+
+
+# -- calls of several tasks, which a flag adds to a run
+
+
+@member_kind("beside", "another task seeks, pauses, unsubscribes or asks, whatever the application does at this moment")
+def _beside(world: World, fault: Fault, member: MemberProcess) -> None:
+    what = BESIDE[fault.value % len(BESIDE)]
+    _note(world, fault, f"{member.name}: {what}")
+    member.call_beside(what)
+
+
+@member_kind("quit", "an application raises an exception in processing, unsubscribes in its handler, and subscribes again")
+def _quit(world: World, fault: Fault, member: MemberProcess) -> None:
+    member.trip = Trip("unsubscribe", fault.value)
+    _note(world, fault, member.name)
 
 
 # -- partitions of the network, which a flag adds to a run

@@ -89,13 +89,32 @@ class MemberSpec:
         return self.commit in ("auto", "store")
 
     @property
+    def session_s(self) -> float:
+        """The session timeout, in seconds; in the consumer protocol that of the brokers."""
+        return (CONSUMER_SESSION_MS if self.protocol == "consumer" else self.session_timeout_ms) / 1000
+
+    @property
+    def heartbeat_interval_s(self) -> float:
+        """The heartbeat interval, in seconds; in the consumer protocol that of the brokers."""
+        return (CONSUMER_HEARTBEAT_MS if self.protocol == "consumer" else self.heartbeat_interval_ms) / 1000
+
+    @property
+    def rebalances_within_s(self) -> float:
+        """How long the application may delay a step of a rebalance: until its next poll, and in two callbacks, in seconds."""
+        return (1.5 * self.poll_every_ms + 2 * self.callback_ms) / 1000 + (BOUNDED_S if self.bounded else 0.0)
+
+    @property
     def commits_batches(self) -> bool:
         """Whether the application commits each batch of columns after it has processed the batch."""
         return self.columns and self.commit in ("sync", "async")
 
 
-#: The brokers' ``group.consumer.session.timeout.ms``.
+#: The brokers' ``group.consumer.session.timeout.ms`` and ``group.consumer.heartbeat.interval.ms``.
 CONSUMER_SESSION_MS = 10_000
+CONSUMER_HEARTBEAT_MS = 3_000
+
+#: Time limit of one step of a bounded read, in seconds.
+BOUNDED_S = 2.0
 
 #: The setting ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0

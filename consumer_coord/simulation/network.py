@@ -70,7 +70,7 @@ class SimulatedNetwork:
         #: client.
         self.serving = ""
         #: Called with the client's host when the client sends a request.
-        self.on_request: Callable[[str], None] | None = None
+        self.on_request: Callable[[str, bytes], None] | None = None
         #: Called with (client host, server host, request, response) after a server has responded.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
@@ -294,7 +294,7 @@ class _Connection:
         if not self._client_open:
             raise DisconnectedError(f"the connection to {self.server_host} is closed")
         if self._network.on_request is not None:
-            self._network.on_request(self.client.name)
+            self._network.on_request(self.client.name, frame)
         self._there.send(frame, self._gave_up)
 
     def close_client(self) -> None:

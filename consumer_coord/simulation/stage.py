@@ -15,7 +15,7 @@ from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
-from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
+from consumer_coord.simulation.member_spec import CONSUMER_HEARTBEAT_MS, CONSUMER_SESSION_MS
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.reach import Reach
 from consumer_coord.simulation.scenario import Scenario
@@ -79,7 +79,7 @@ class Stage:
                 group_min_session_timeout_ms=1_000,
                 group_initial_rebalance_delay_ms=scenario.initial_rebalance_delay_ms,
                 group_consumer_session_timeout_ms=CONSUMER_SESSION_MS,
-                group_consumer_heartbeat_interval_ms=3_000,
+                group_consumer_heartbeat_interval_ms=CONSUMER_HEARTBEAT_MS,
                 group_consumer_regex_refresh_interval_ms=10_000,
                 offsets_topic_num_partitions=3,
                 transaction_state_log_num_partitions=3,
@@ -159,7 +159,7 @@ class Stage:
         """Return whether a member has a newer process; a subclass must override this."""
         raise NotImplementedError
 
-    def _on_request(self, client: str) -> None:
+    def _on_request(self, client: str, frame: bytes) -> None:
         try:
             self.checkers.on_request(client)
         except Violation as breach:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
@@ -10,6 +11,7 @@ import attrs
 from assignors import BUILT_IN
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.health import HealthRule
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
@@ -42,13 +44,26 @@ class World(Stage):
         self._random = Random(f"{scenario.seed}-world")
         self._topics = list(scenario.topics)
         self.health = HealthRule(self.checkers, self.cluster)
+        self.duties = Duties()
+        self._disturbed_at = 0.0
 
-    def _on_request(self, client: str) -> None:
-        super()._on_request(client)
+    def _on_request(self, client: str, frame: bytes) -> None:
+        super()._on_request(client, frame)
         try:
             self.health.look(self.lives, self.loop.time())
+            # Before the request counts, because it may be the one that is late.
+            self.duties.look(self.lives, self.loop.moment, self._calm_since())
+            self.duties.sent(client, frame, self.loop.moment)
         except Violation as breach:
             self.fail(breach)
+
+    def _calm_since(self) -> float:
+        """Return since when no fault delays a request, and no application is unruly; infinite if this is not known."""
+        if any(fault.kind == "swallow" for fault in self.scenario.faults):
+            return math.inf
+        if self.cluster.wrong_answers or (not self.calm and any(spec.unruly for spec in self.scenario.members)):
+            self._disturbed_at = self.loop.moment
+        return max(self._disturbed_at, self.troubled_until)
 
     # -- members ----------------------------------------------------------------------------------------------------
 
@@ -139,6 +154,7 @@ class World(Stage):
         member = self._lives_by_name.get(client)
         if member is not None:
             self.reach.answered(member, request, answer)
+            self.duties.answered(client, request, answer, self.loop.moment)
             member.answered(int.from_bytes(request[:2], "big"))
 
     def is_replaced(self, member: object) -> bool:

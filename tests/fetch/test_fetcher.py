@@ -144,6 +144,33 @@ def test_an_aborted_transaction_without_its_numbers_is_asked_for_again(without: 
     play(test)
 
 
+def test_a_marker_before_the_start_ends_its_aborted_transaction() -> None:
+    async def test(world: World) -> None:
+        world.write(T0, 2, producer_id=7)
+        world.end_transaction(T0, 7, committed=False)
+        start = world.partition(T0).log.end_offset
+        committed = world.write(T0, 1, producer_id=7)
+        world.end_transaction(T0, 7, committed=True)
+        end = world.partition(T0).log.end_offset
+        rows: list[PartitionData] = []
+
+        def the_first_one_again(row: PartitionData) -> PartitionData:
+            rows.append(row)
+            return attrs.evolve(row, records=rows[0].records, aborted_transactions=rows[0].aborted_transactions)
+
+        world.servers[0].edit = edited_row(the_first_one_again)
+        reader = Reader(Fetcher(world.client(), FetchConfig(read_committed=True)), read_committed=True)
+        for serial, offset in ((1, 0), (2, start)):
+            reader.assign({T0: FetchStart(serial, offset)})
+            await reader.read_to({T0: end})
+            assert reader.records[T0] == committed
+            reader.records.clear()
+        assert rows[0].aborted_transactions
+        await reader.fetcher.close()
+
+    play(test)
+
+
 def test_the_next_fetch_leaves_before_the_last_one_is_decoded() -> None:
     async def test(world: World) -> None:
         for _ in range(4):
@@ -793,7 +820,7 @@ def test_a_throttled_response_without_rows_is_no_wrong_response(
         server, reader = world.servers[0], Reader(Fetcher(world.client()))
         expected: list[Any] = []
         requests: list[str] = []
-        world.network.on_request = requests.append
+        world.network.on_request = lambda client, frame: requests.append(client)
 
         def throttled(response: FetchResponse) -> FetchResponse:
             return attrs.evolve(response, throttle_time_ms=5_000, responses=(), session_id=response.session_id * (not first))

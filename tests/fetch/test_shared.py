@@ -165,7 +165,7 @@ def test_many_changes_in_a_short_time_open_no_connections() -> None:
         await asyncio.sleep(200)
         # The first task's Fetch waits. The second task's Fetch waits, too, when the next partition is due.
         requests: list[str] = []
-        world.network.on_request = requests.append
+        world.network.on_request = lambda client, frame: requests.append(client)
         fetches = len(world.fetches())
         for round_ in range(40):
             reader, one = readers[round_ % 3], T[round_ % 3]

@@ -12,9 +12,11 @@ import attrs
 import pytest
 
 from consumer_coord.simulation import drawing, faults
+from consumer_coord.simulation.command import Drawing
 from consumer_coord.simulation.drawing import (
     draw_scenario,
     with_answers,
+    with_calls,
     with_clocks,
     with_links,
     with_reads,
@@ -27,21 +29,21 @@ from consumer_coord.simulation.shrink import fewer
 from consumer_coord.simulation.world import World
 
 PRINT_A_HISTORY = """
-from consumer_coord.simulation.drawing import draw_scenario
+from consumer_coord.simulation.command import Drawing
 from consumer_coord.simulation.play import play
-outcome = play(draw_scenario({seed}))
+outcome = play({drawing}.scenario({seed}))
 print("\\n".join(outcome.history.lines))
 print(outcome.figures.steps, outcome.figures.frames)
 """
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", [3, 8])
-def test_one_seed_is_one_history_byte_for_byte_whatever_the_hash_seed(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "drawing"), [(3, Drawing()), (8, Drawing()), (53, Drawing(protocol="any", reads="any"))])
+def test_one_seed_is_one_history_byte_for_byte_whatever_the_hash_seed(seed: int, drawing: Drawing) -> None:
     histories = []
     for hash_seed in ("0", "4711"):
         done = subprocess.run(
-            [sys.executable, "-c", PRINT_A_HISTORY.format(seed=seed)],
+            [sys.executable, "-c", PRINT_A_HISTORY.format(seed=seed, drawing=repr(drawing))],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             cwd=Path(__file__).parents[2],
             capture_output=True,
@@ -76,7 +78,7 @@ def test_histories_with_faults_keep_every_rule(first: int) -> None:
 
 
 #: Kinds that a flag adds to a run.
-BY_FLAG = {"edit", "drift", "leap", "one-way", "split"}
+BY_FLAG = {"edit", "drift", "leap", "one-way", "split", "beside", "quit"}
 
 
 def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
@@ -87,6 +89,7 @@ def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
     drawn |= {fault.kind for seed in range(3) for fault in with_answers(draw_scenario(seed), "edited").faults}
     drawn |= {fault.kind for seed in range(9) for fault in with_clocks(draw_scenario(seed), "drifting").faults}
     drawn |= {fault.kind for seed in range(9) for fault in with_links(draw_scenario(seed), "partitioned").faults}
+    drawn |= {fault.kind for seed in range(9) for fault in with_calls(draw_scenario(seed), "several").faults}
     assert drawn == set(KINDS)
 
 

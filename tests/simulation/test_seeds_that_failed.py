@@ -25,6 +25,9 @@ from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
+from consumer_coord.fetch import FetchedRecords, Fetcher
+from consumer_coord.fetch.batches import reach
+from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group import commits as commit_lane
 from consumer_coord.group import consumer_protocol
 from consumer_coord.group.assignment import AssignmentState
@@ -33,6 +36,7 @@ from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.classic_protocol.leader import ClusterView, GroupView
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
+from consumer_coord.group.consumer_protocol import heartbeat_contents
 from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -219,6 +223,9 @@ WHAT_IT_WAS = {
     71000821: "process had begun to raise that the group could not be joined, and its member joined while handlers still ran;"
     " the checkers took the error for one of a member in its group",
     4036: "frames reached a member whose clock had fallen behind as much later, so that each commit took 0.6 s",
+    176432549: "batches before the requested offset were dropped, with the marker that ended an aborted transaction: the"
+    " committed records of its producer counted as aborted",
+    176432609: "a heartbeat's response omitted the assignment, and the member never learned that it still had it",
 }
 
 
@@ -443,6 +450,20 @@ def _frames_arrive_by_the_clock_of_the_member(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Process, "call_at_moment", lambda self, moment, callback, frame: self.call_at(moment, callback, frame))
 
 
+def _drop_batches_before_the_offset(patch: pytest.MonkeyPatch) -> None:
+    deliver = former(Fetcher, "deliver")
+
+    def careless(self: Fetcher, state: FetchState, fetched: FetchedRecords, size: int, count: int) -> None:
+        begin = reach(fetched.records, fetched.offset).begin
+        deliver(self, state, attrs.evolve(fetched, records=memoryview(fetched.records)[begin:]), size, count)
+
+    patch.setattr(Fetcher, "deliver", careless)
+
+
+def _never_ask_for_the_whole_assignment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(heartbeat_contents, "_MOST_BRIEF", 1_000_000)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -477,6 +498,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     71000395: (_losses_need_a_reason, "agreement"),
     71000821: (_raise_without_delay, "raised"),
     4036: (_frames_arrive_by_the_clock_of_the_member, "liveness"),
+    176432549: (_drop_batches_before_the_offset, "int-poll-skip"),
+    176432609: (_never_ask_for_the_whole_assignment, "liveness"),
 }
 
 

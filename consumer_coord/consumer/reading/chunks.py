@@ -106,17 +106,21 @@ class _MessageRows:
     """Messages of librdkafka, with the methods of decoded rows."""
 
     def __init__(self, messages: Sequence[Any], position: int, next_offset: int) -> None:
-        self._left = deque(messages)
-        self.position = position if self._left else next_offset
+        self._messages = messages
+        self._taken = 0
+        self.position = position if messages else next_offset
         self.next_offset = next_offset
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._messages) - self._taken
 
     def take(self, most: int) -> list[Any]:
-        """Remove and return up to ``most`` messages."""
-        taken = [self._left.popleft() for _ in range(min(most, len(self._left)))]
-        self.position = taken[-1].offset() + 1 if self._left else self.next_offset
+        """Return up to ``most`` further messages."""
+        taken = list(self._messages[self._taken : self._taken + most])
+        count = self._taken + len(taken)
+        position = taken[-1].offset() + 1 if taken and count < len(self._messages) else self.next_offset
+        # No signal handler runs between these stores. After an interrupt behind them, the position is not the cursor's.
+        self._taken, self.position = count, position
         return taken
 
 

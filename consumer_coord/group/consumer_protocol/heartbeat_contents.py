@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.consumer_protocol import patterns, requests
@@ -13,6 +14,10 @@ from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
+
+#: After so many heartbeats without all fields, one has them. Only then does the coordinator return the whole assignment again,
+#: which corrects a response that omitted partitions.
+_MOST_BRIEF: Final = 9
 
 
 class HeartbeatContents:
@@ -35,6 +40,8 @@ class HeartbeatContents:
         self.reported: HeartbeatFields = HeartbeatFields()
         #: True if the coordinator may not have received the last content, so that the next heartbeat must carry all fields.
         self.everything: bool = True
+        #: The number of confirmed heartbeats since the last one with all fields.
+        self._brief = 0
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Replace the subscription."""
@@ -73,14 +80,20 @@ class HeartbeatContents:
             says = self._says(version, owned)
             said[:] = [says]
             return requests.heartbeat(
-                self._config, self.member_id, epoch, says, self.reported, everything=self.everything, version=version
+                self._config, self.member_id, epoch, says, self.reported, everything=self._has_all, version=version
             )
 
         return Versioned(ConsumerGroupHeartbeatRequest, build)
 
     def acknowledged(self, says: HeartbeatFields) -> None:
         """Record that the coordinator has confirmed a heartbeat with the content ``says``."""
+        self._brief = 0 if self._has_all else self._brief + 1
         self.reported, self.everything = says, False
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether the next heartbeat carries all fields."""
+        return self.everything or self._brief >= _MOST_BRIEF
 
     def forgotten(self) -> None:
         """Record that the coordinator does not know this member, so that the next heartbeat carries all fields."""

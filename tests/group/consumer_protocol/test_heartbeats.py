@@ -13,6 +13,7 @@ from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatAssignment, ConsumerGroupHeartbeatResponse
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.support.group.consumer_protocol import (
     INTERVAL_MS,
@@ -432,6 +433,23 @@ async def test_an_answer_that_is_lost_is_asked_for_again_with_everything() -> No
     assert full[0].subscribed_topic_names == ("t",)
     assert [sorted(row.partitions) for row in full[0].topic_partitions or ()] == [[0, 1, 2, 3]]
     assert [kind for kind, _ in one.callbacks] == ["assigned"], "no partition is lost"
+    await one.close()
+
+
+@in_virtual_time
+async def test_an_assignment_that_a_response_omitted_is_given_back() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    epoch = one.coordinator.generation
+    emptied = ConsumerGroupHeartbeatResponse(
+        member_epoch=epoch, heartbeat_interval_ms=INTERVAL_MS, assignment=ConsumerGroupHeartbeatAssignment()
+    )
+    broker.answer(HeartbeatRequest, emptied)
+    await eventually_async(lambda: not one.held)
+    await pause(11 * INTERVAL_MS)
+    assert one.held == parts("t", 0, 1, 2, 3)
+    full = [request for request in broker.heartbeats[1:] if request.rebalance_timeout_ms != -1]
+    assert 1 <= len(full) <= len(broker.heartbeats) / 5, "the other heartbeats are brief"
     await one.close()
 
 

@@ -1,0 +1,189 @@
+"""The rules ``overdue`` and ``lease`` as far as a member does too late, or not at all, what it may and must do.
+
+The requests of a member and the answers that it receives say what it owes:
+
+* in its group, a heartbeat in each interval (``Heartbeat``, ``ConsumerGroupHeartbeat``);
+* after the news of a rebalance, a JoinGroup; after the answer to JoinGroup, a SyncGroup;
+* in the consumer protocol, after an assignment without partitions that it owns, a heartbeat without them;
+* after answers that prove its membership, records: its lease must not have expired.
+
+As long as a fault may delay requests, callbacks or polls, nothing is overdue.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from consumer_coord.group.lease import Lease
+from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.checkers import Violation
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.codec import decode_request, decode_response
+from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+
+_JOIN_GROUP, _HEARTBEAT, _LEAVE_GROUP, _SYNC_GROUP, _CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68
+_RESPONSES: Final[Mapping[int, Any]] = {
+    _JOIN_GROUP: JoinGroupResponse,
+    _HEARTBEAT: HeartbeatResponse,
+    _SYNC_GROUP: SyncGroupResponse,
+    _CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeatResponse,
+}
+_OF_GROUPS: Final = frozenset({*_RESPONSES, _LEAVE_GROUP})
+
+#: How often members are looked at, in seconds.
+_EVERY_S: Final = 0.5
+#: How long requests take without a fault, and what a loop may do before, in seconds.
+_SLACK_S: Final = 2.0
+#: The part of a timeout that a member need not use, because clocks differ.
+_UNUSED: Final = 0.002
+
+_Rows = frozenset[tuple[uuid.UUID, int]]
+
+
+@attrs.define(eq=False)
+class _Membership:
+    """What one member and its coordinator have said to each other since the member joined."""
+
+    #: Whether the member must send heartbeats, and when it last sent a request of the group.
+    in_group: bool = False
+    spoke_at: float = 0.0
+    #: Whether a JoinGroup has no answer yet.
+    joining: bool = False
+    #: The request that the member owes, and since when.
+    owes: str = ""
+    since: float = 0.0
+    #: What the last heartbeat of the consumer protocol named as owned, and what the last assignment contains.
+    owned: _Rows = frozenset()
+    assigned: _Rows = frozenset()
+    #: When the requests were sent whose answers prove that the session was alive, and that no rebalance had begun; and when the
+    #: last answer arrived that proves this.
+    session_from: float = -math.inf
+    stable_from: float = -math.inf
+    proven_at: float = -math.inf
+    #: API key -> the time at which the last request was sent.
+    sent_at: dict[int, float] = attrs.field(factory=dict)
+
+    def owe(self, what: str, moment: float) -> None:
+        if self.owes != what:
+            self.owes, self.since = what, moment
+
+
+class Duties:
+    """What all members of one simulation run owe. Moments are those of the loop's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._memberships: dict[str, _Membership] = {}
+        self._looked_at = 0.0
+
+    def sent(self, client: str, frame: bytes, moment: float) -> None:
+        """Record a request that a member sends."""
+        api_key = int.from_bytes(frame[:2], "big")
+        if api_key not in _OF_GROUPS:
+            return
+        one = self._memberships.setdefault(client, _Membership())
+        one.spoke_at = one.sent_at[api_key] = moment
+        if api_key == _CONSUMER_GROUP_HEARTBEAT:
+            request: Any = decode_request(frame).message
+            if request.member_epoch < 0:
+                self._memberships[client] = _Membership()
+            elif request.topic_partitions is not None:
+                one.owned = _rows(request.topic_partitions)
+                if one.owned <= one.assigned:
+                    one.owes = ""
+        elif api_key == _LEAVE_GROUP:
+            self._memberships[client] = _Membership()
+        elif api_key != _HEARTBEAT:
+            one.owes, one.in_group, one.joining = "", False, api_key == _JOIN_GROUP
+
+    def answered(self, client: str, request: bytes, answer: bytes, moment: float) -> None:
+        """Record a response that a member is about to receive."""
+        api_key, version = int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big")
+        one, kind = self._memberships.get(client), _RESPONSES.get(api_key)
+        if one is None or kind is None or api_key not in one.sent_at:
+            return
+        said: Any = decode_response(kind, version, answer)[1]
+        if api_key == _JOIN_GROUP:
+            one.joining = False
+        if said.error_code == error_codes.REBALANCE_IN_PROGRESS and api_key in (_HEARTBEAT, _SYNC_GROUP):
+            if api_key == _HEARTBEAT:
+                one.proven_at, one.session_from = moment, max(one.session_from, one.sent_at[api_key])
+            if not one.joining:
+                # Otherwise the heartbeat was sent before JoinGroup, or while JoinGroup waits.
+                one.in_group = one.in_group or api_key == _HEARTBEAT
+                one.owe("JoinGroup", moment)
+        elif said.error_code != error_codes.NONE:
+            self._memberships[client] = _Membership(sent_at=one.sent_at)
+        elif api_key == _JOIN_GROUP:
+            one.owe("SyncGroup", moment)
+            one.session_from = max(one.session_from, one.sent_at[api_key])
+        else:
+            self._proves(one, api_key, moment)
+            if api_key == _CONSUMER_GROUP_HEARTBEAT and said.assignment is not None:
+                one.assigned = _rows(said.assignment.topic_partitions)
+                if one.owned <= one.assigned:
+                    one.owes = ""
+                else:
+                    one.owe("a heartbeat without the revoked partitions", moment)
+
+    @staticmethod
+    def _proves(one: _Membership, api_key: int, moment: float) -> None:
+        one.in_group, one.proven_at = True, moment
+        one.stable_from = max(one.stable_from, one.sent_at[api_key])
+        if api_key != _SYNC_GROUP:
+            one.session_from = max(one.session_from, one.sent_at[api_key])
+
+    def look(self, members: Iterable[MemberProcess], moment: float, calm_since: float) -> None:
+        """Check all members, if the last look was half a second ago; raise :class:`Violation`.
+
+        ``calm_since``: the time from which on no fault delays anything.
+        """
+        if moment - self._looked_at < _EVERY_S:
+            return
+        self._looked_at = moment
+        for member in members:
+            one = self._memberships.get(member.name)
+            if one is not None and member.alive and not member.closing and member.process.is_steady:
+                self._must_be_in_time(member, one, moment, calm_since)
+                self._must_deliver(member, one, moment, calm_since)
+
+    @staticmethod
+    def _must_be_in_time(member: MemberProcess, one: _Membership, moment: float, calm_since: float) -> None:
+        spec = member.spec
+        # A member of the consumer protocol keeps its epoch while a transaction sends offsets (``hold_joins``).
+        held_s = spec.rebalance_timeout_ms / 2000 if spec.transactions else 0.0
+        late_s, bound_s = moment - max(one.spoke_at, calm_since), spec.heartbeat_interval_s + held_s + _EVERY_S
+        if one.in_group and late_s > bound_s:
+            raise Violation("overdue", f"{member.name} has sent no heartbeat for {late_s:.1f} s; {bound_s:.1f} s suffice")
+        late_s, bound_s = moment - max(one.since, calm_since), spec.rebalances_within_s + _SLACK_S
+        polls = not spec.process and not spec.transactions
+        if one.owes and late_s > bound_s and (polls or one.owes == "SyncGroup"):
+            raise Violation("overdue", f"{member.name} has owed {one.owes} for {late_s:.1f} s; {bound_s:.1f} s suffice")
+
+    @staticmethod
+    def _must_deliver(member: MemberProcess, one: _Membership, moment: float, calm_since: float) -> None:
+        consumer = member.consumer
+        if consumer is None or moment - max(one.proven_at, calm_since) < _EVERY_S:
+            return
+        spec = member.spec
+        until = min(one.session_from + spec.session_s, one.stable_from + spec.rebalance_timeout_ms / 1000)
+        lease: Lease = consumer.engine.core.lease
+        if moment < until - _UNUSED * (until - one.session_from) - _EVERY_S and consumer.engine.suspended:
+            raise Violation(
+                "lease",
+                f"{member.name} delivers nothing since {lease.until:.3f} s, although its coordinator has proven its membership"
+                f" until {until:.3f} s",
+            )
+
+
+def _rows(topics: Iterable[Any]) -> _Rows:
+    return frozenset((row.topic_id, number) for row in topics for number in row.partitions)
