@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from consumer_coord.consumer.partitions import (
     ABSENT,
     TRANSITIONS,
+    Origin,
     Partition,
     PartitionEvent,
     Phase,
     Refused,
     after,
+    begun,
     moved,
+    not_assigned,
     read_of,
 )
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.offsets import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    OFFSET_TAIL_BASE,
+    OffsetAndMetadata,
+)
+from consumer_coord.topic_partition import TopicPartition
 
 START = OffsetAndMetadata(7)
 
@@ -74,3 +87,53 @@ def test_a_phase_ends_its_pending_work() -> None:
     assert moved(one, Phase.LOCATING, serial=one.serial + 1).awaits is None, "the look-up is for a former start"
     taken = _in(Phase.TAKEN, awaits=look_up)
     assert moved(taken, Phase.TAKEN, serial=one.serial + 1).awaits is look_up, "the callback is still due"
+
+
+ONE = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "phase", "logical"),
+    [
+        (0, Phase.READING, None),
+        (OFFSET_INVALID, Phase.LOCATING, None),
+        (OFFSET_STORED, Phase.LOCATING, None),
+        (OFFSET_BEGINNING, Phase.LOCATING, OFFSET_BEGINNING),
+        (OFFSET_END, Phase.LOCATING, OFFSET_END),
+        (OFFSET_TAIL_BASE, Phase.LOCATING, OFFSET_TAIL_BASE),
+        (OFFSET_TAIL_BASE - 5, Phase.LOCATING, OFFSET_TAIL_BASE - 5),
+    ],
+)
+def test_a_seek_begins_a_reading_at_the_position_or_looks_it_up(offset: int, phase: Phase, logical: int | None) -> None:
+    at = OffsetAndMetadata(offset)
+    table = begun({ONE: _in(Phase.READING, out_of_range="gone", declined=True)}, {ONE: at}, frozenset(), 8)
+    one = table[ONE]
+    assert (one.phase, one.serial, one.logical, one.out_of_range, one.declined) == (phase, 9, logical, None, False)
+    assert (one.start, one.origin) == ((at, Origin.CHOSEN) if offset == 0 else (None, None))
+
+
+@pytest.mark.parametrize("offset", [-3, -1999])
+def test_a_negative_number_that_is_no_logical_offset_is_a_mistake(offset: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"orders-0.*{offset} is not an offset"):
+        begun({ONE: _in(Phase.READING)}, {ONE: OffsetAndMetadata(offset)}, frozenset(), 8)
+
+
+@pytest.mark.parametrize(("known", "former"), [(frozenset(), "former"), (frozenset({ONE}), None)])
+def test_a_seek_leaves_the_former_topic_only_if_the_application_knows_the_present_one(known: Any, former: Any) -> None:
+    table = begun({ONE: _in(Phase.READING, former_topic_id="former")}, {ONE: START}, known, 8)
+    assert table[ONE].former_topic_id == former
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_an_application_can_seek_until_the_partition_is_revoked_or_lost(phase: Phase) -> None:
+    missing = not_assigned({ONE: _in(phase)}, PartitionEvent.SEEK, [ONE])
+    assert missing == ([ONE] if phase in (Phase.RELEASING, Phase.LOST) else [])
+    assert not_assigned({}, PartitionEvent.SEEK, [ONE]) == [ONE]
+    assert not_assigned({}, PartitionEvent.PAUSE, [ONE]) == []
+
+
+@pytest.mark.parametrize("declined", [False, True])
+@pytest.mark.parametrize("phase", Phase)
+def test_a_start_is_waited_for_only_if_it_is_unknown_and_wanted(phase: Phase, declined: bool) -> None:
+    one = _in(phase, declined=declined)
+    assert one.waits_for_start == (phase in (Phase.LOCATING, Phase.UNLOCATED) and not declined)
