@@ -188,7 +188,7 @@ def _obstacle(engine: Engine, partition: TopicPartition, one: Partition) -> tupl
     """Return why the consumer does not fetch a partition, with a text; None if it does."""
     if one.paused:
         return Reason.PAUSED, ""
-    if one.declined:
+    if one.declined or not engine.reader.selects(partition):
         return Reason.NOT_SELECTED, ""
     if one.phase in _CALLED:
         if partition in engine.called:

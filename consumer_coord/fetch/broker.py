@@ -453,8 +453,10 @@ class BrokerFetches:
                 if answered and state.watermarks is None and partition in session.told:
                     begin, high_watermark, state.last_stable_offset = session.told[partition]
                     state.watermarks = begin, high_watermark
-            else:
-                answered = row.error_code == codes.NONE
+            elif answered := row.error_code == codes.NONE:
+                # Also if the records are of no use, because the caller has paused or sought since.
+                state.watermarks = row.log_start_offset, row.high_watermark
+                state.last_stable_offset = row.last_stable_offset
             if answered:
                 state.answered_at, state.obstacle = moment, ""
 
@@ -494,8 +496,6 @@ class BrokerFetches:
             state.obstacle = f"broker {self.broker_id} answers Fetch with {codes.error_name(row.error_code)}"
             self._refused(state, step, row.error_code)
             return
-        state.watermarks = row.log_start_offset, row.high_watermark
-        state.last_stable_offset = row.last_stable_offset
         state.end_offset = row.last_stable_offset if self._config.read_committed else row.high_watermark
         if row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
             state.failures = 0

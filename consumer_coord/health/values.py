@@ -25,7 +25,7 @@ class Reason(enum.Enum):
     """Why records are not delivered, or why nothing is known about them."""
 
     PAUSED = "paused"
-    NOT_SELECTED = "not selected by assign"
+    NOT_SELECTED = "not selected by the application"
     APPLICATION_BUSY = "application busy"
     HANDLER_BUSY = "handler busy"
     #: A rebalance callback of the application runs.

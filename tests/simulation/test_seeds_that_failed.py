@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -27,6 +28,7 @@ from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.fetch import FetchedRecords, Fetcher
 from consumer_coord.fetch.batches import reach
+from consumer_coord.fetch.broker import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group import commits as commit_lane
 from consumer_coord.group import consumer_protocol
@@ -225,6 +227,8 @@ WHAT_IT_WAS = {
     4036: "frames reached a member whose clock had fallen behind as much later, so that each commit took 0.6 s",
     176432549: "batches before the requested offset were dropped, with the marker that ended an aborted transaction: the"
     " committed records of its producer counted as aborted",
+    177432815: "a bounded read no longer wanted a partition, whose next response was discarded: the health took it for an"
+    " answer that the log had no more records",
     176432609: "a heartbeat's response omitted the assignment, and the member never learned that it still had it",
 }
 
@@ -464,6 +468,20 @@ def _never_ask_for_the_whole_assignment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heartbeat_contents, "_MOST_BRIEF", 1_000_000)
 
 
+def _believe_discarded_rows(patch: pytest.MonkeyPatch) -> None:
+    note = former(BrokerFetches, "_note_answers")
+
+    def blind(self: BrokerFetches, session: Any, matched: Any, named: Any, states: Mapping[TopicPartition, FetchState]) -> None:
+        known = {one: (state.watermarks, state.last_stable_offset) for one, state in states.items()}
+        note(self, session, matched, named, states)
+        for one, state in states.items():
+            if not state.owner.is_current(state):
+                state.watermarks, state.last_stable_offset = known[one]
+
+    patch.setattr(BrokerFetches, "_note_answers", blind)
+    patch.setattr(Reader, "selects", lambda self, partition: True)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -499,6 +517,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     71000821: (_raise_without_delay, "raised"),
     4036: (_frames_arrive_by_the_clock_of_the_member, "liveness"),
     176432549: (_drop_batches_before_the_offset, "int-poll-skip"),
+    177432815: (_believe_discarded_rows, "health"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
 }
 

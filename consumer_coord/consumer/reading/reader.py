@@ -474,6 +474,11 @@ class Reader:
         """The partitions whose reading has ended, with the reason and the serial number of the reading."""
         return {at: (one.ended, one.read.serial) for at, one in self._readings.items() if one.ended is not None}
 
+    def selects(self, partition: TopicPartition) -> bool:
+        """Return whether the last call was not restricted to other partitions; any thread."""
+        only = self._only
+        return only is None or partition in only
+
     @property
     def fast(self) -> bool:
         """Whether records may be delivered without applying the plan again."""
