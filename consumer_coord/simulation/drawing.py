@@ -281,7 +281,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
 
 
 #: Kinds of faults that mean nothing to an application that calls ``process``, or that make offsets ambiguous.
-_NOT_PROCESSED = frozenset({"recreate", "cut", "trip", "absent", "truncate"})
+_NOT_PROCESSED = frozenset({"recreate", "cut", "trip", "absent", "truncate", "beside", "quit"})
 _MOST_PROCESSING = 6
 
 
@@ -317,7 +317,7 @@ def with_process(scenario: Scenario, order: str = "any") -> Scenario:
 
 
 #: Kinds of faults after which it is open what exactly-once means, and those of applications that do not use transactions.
-_NOT_TRANSACTED = frozenset({"recreate", "cut", "trip", "truncate", "trim", "delete", "subscribe", "commit"})
+_NOT_TRANSACTED = frozenset({"recreate", "cut", "trip", "truncate", "trim", "delete", "subscribe", "commit", "beside", "quit"})
 _MOST_TRANSACTING = 5
 
 
