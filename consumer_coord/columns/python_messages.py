@@ -308,12 +308,11 @@ class Rows:
 
     def take(self, most: int) -> list[Any]:
         """Return a list of at most ``most`` messages; raise RuntimeError if another thread is taking."""
-        if not self._taking.acquire(blocking=False):
+        if self._taking.locked():
             raise RuntimeError("another thread is using these columns or this response")
-        try:
+        # A signal handler may raise after any call, but not between the start of this block and the lock.
+        with self._taking:
             return self._take(most)
-        finally:
-            self._taking.release()
 
     def _take(self, most: int) -> list[Any]:
         taken = self._taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import Config
@@ -19,21 +19,9 @@ from consumer_coord.errors import CallbackError, ConcurrentUseError
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
-    from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
-    from consumer_coord.consumer.reading.chunks import Cursor
-    from consumer_coord.consumer.reading.reader import Reader
+    from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Prepared, Request
     from consumer_coord.consumer.shared_calls import SharedCalls
     from consumer_coord.group.application_polls import Application
-    from consumer_coord.topic_partition import TopicPartition
-
-
-class _Prepared(NamedTuple):
-    """A batch of columns, the records that it delivers, and the reader, with its cursors after the delivery."""
-
-    batch: ArrowColumns
-    delivered: tuple[Any, ...]
-    reader: Reader
-    cursors: dict[TopicPartition, Cursor]
 
 
 class ArrowCalls(Turns):
@@ -143,30 +131,24 @@ class ArrowCalls(Turns):
             raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
         self._wait_for_turn(me)
 
-    def _next_batch(self, request: Request, timeout_s: float) -> _Prepared:
+    def _next_batch(self, request: Request, timeout_s: float) -> Prepared:
         """Return the next batch (empty after the time limit or at the end); the calling thread must have its turn."""
         ends, bounds = time.monotonic() + timeout_s, request.bounds
         while True:
             with drop_in_exceptions():
                 arrow = self._arrow or self._begin_arrow()
                 ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
-            reader = arrow.reader
             if not ready:
                 if bounds is None or bounds.reached or self._closed:
-                    return _Prepared(request.empty, (), reader, reader.cursors)
+                    return arrow.nothing(request)
                 continue
             decoding = arrow.decoding(request)
             while decoding.step():
                 pass
-            batch = arrow.batch(decoding)
-            prepared = _Prepared(batch, tuple(decoding.delivered.values()), reader, {**reader.cursors, **decoding.cursors})
-            if not self._engine.deliverable:
-                continue
-            elif len(batch):
+            with drop_in_exceptions():
+                prepared = arrow.prepared(decoding, bounds)
+            if prepared is not None:
                 return prepared
-            else:
-                with drop_in_exceptions():
-                    arrow.pass_over(decoding, bounds)
 
     def _begin_arrow(self) -> ArrowReads:
         from consumer_coord.consumer.arrow_reads import ArrowReads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence, Set
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import ArrowColumns, Columns
@@ -14,7 +14,7 @@ from consumer_coord.confluent.rows import GivenRows, distinct_positions_of
 from consumer_coord.consumer.arrow_arguments import NO_COLUMNS
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.consumer.reading.chunks import Decoding
+from consumer_coord.consumer.reading.chunks import Cursor, Decoding
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import ConfigurationError, IllegalStateError
 from consumer_coord.group.commits import Entry
@@ -33,6 +33,15 @@ _AGAIN_S = 5.0
 #: Time limit of one look-up of log ends, in milliseconds. The limit is short, because the member polls only between two
 #: look-ups.
 _LOOK_UP_MS = 1_000
+
+
+class Prepared(NamedTuple):
+    """A batch of columns, the records that it delivers, and the reader, with its cursors after the delivery."""
+
+    batch: ArrowColumns
+    delivered: tuple[Any, ...]
+    reader: Reader
+    cursors: dict[TopicPartition, Cursor]
 
 
 class ArrowReads:
@@ -68,11 +77,26 @@ class ArrowReads:
         columns = Columns(request.columns)
         return Decoding(reader.items(), reader.cursors, columns, request.max_records, request.max_bytes, end)
 
-    def batch(self, decoding: Decoding) -> ArrowColumns:
-        """Return the decoded columns, with the offset to commit, the ownership number and the topic id of each partition.
+    def nothing(self, request: Request) -> Prepared:
+        """Return an empty batch."""
+        return Prepared(request.empty, (), self.reader, self.reader.cursors)
 
-        The caller must then check a last time that the records may be delivered.
+    def prepared(self, decoding: Decoding, bounds: Bounds | None) -> Prepared | None:
+        """Return a batch that may be delivered now; None if the records may no longer be delivered, or there are none.
+
+        Nothing may happen between this call and the delivery. If no record was decoded, call :meth:`pass_over`.
         """
+        batch = self.batch(decoding)
+        if not self._engine.deliverable:
+            return None
+        if len(batch):
+            cursors = {**self.reader.cursors, **decoding.cursors}
+            return Prepared(batch, tuple(decoding.delivered.values()), self.reader, cursors)
+        self.pass_over(decoding, bounds)
+        return None
+
+    def batch(self, decoding: Decoding) -> ArrowColumns:
+        """Return the decoded columns, with the offset to commit, the ownership number and the topic id of each partition."""
         batch = decoding.columns.finish()
         table = self._engine.table
         entries: dict[TopicPartition, Entry] = {}

@@ -100,15 +100,12 @@ class AsyncArrowCalls:
                 decoding = arrow.decoding(request)
                 while decoding.step():
                     await asyncio.sleep(0)
-                batch = arrow.batch(decoding)
                 # No await between the check and the return, so the records still belong to this member.
-                if not engine.deliverable:
-                    continue
-                if len(batch):
-                    arrow.reader.cursors = {**arrow.reader.cursors, **decoding.cursors}
-                    self._deliveries.last[asyncio.current_task()] = tuple(decoding.delivered.values())
-                    return batch
-                arrow.pass_over(decoding, bounds)
+                prepared = arrow.prepared(decoding, bounds)
+                if prepared is not None:
+                    arrow.reader.cursors = prepared.cursors
+                    self._deliveries.last[asyncio.current_task()] = prepared.delivered
+                    return prepared.batch
 
 
 class _Batches(AsyncIterator["ArrowColumns"]):

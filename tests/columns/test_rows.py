@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import platform
 import subprocess
@@ -20,6 +21,7 @@ from consumer_coord.columns import CompletedFetch, UnreadableRecordError, kernel
 from consumer_coord.columns.rows import KEPT_BYTES, STEP_BYTES, Kept, Messages, Rows, first_messages, kept_chunks
 from tests.support.columns.batches import CODECS, TRANSACTIONAL, Rec, batch, marker
 from tests.support.columns.own_message import OwnMessage, rebuilt
+from tests.support.consumer.signal_points import interrupted
 
 pytestmark = pytest.mark.usefixtures("kernel_name")
 
@@ -90,6 +92,17 @@ def test_the_position_is_behind_the_last_taken_message(messages: Messages) -> No
     assert rows.take(-1) == []
 
 
+def test_rows_can_be_taken_after_an_interrupt_anywhere(messages: Messages) -> None:
+    """The kernel in C has no points at which a signal handler may run."""
+    for at in itertools.count():
+        rows = messages.decode(fetched(log(200)), kept_chunks())
+        with interrupted(at) as points:
+            rows.take(1)
+        assert len(rows.take(200)) in (199, 200), points.raised_at
+        if points.raised_at is None:
+            break
+
+
 def test_the_first_message_of_each_partition_is_found_also_behind_errors_and_among_chunks(messages: Messages) -> None:
     records = log(600)
     first, second = (list(messages.decode(fetched(records, at), kept_chunks()).take(3)) for at in (0, 300))
@@ -150,6 +163,7 @@ import mmap, resource, sys
 from consumer_coord.columns import CompletedFetch
 from consumer_coord.columns.rows import Messages, kept_chunks
 from tests.support.columns.own_message import OwnMessage, rebuilt
+from tests.support.consumer.signal_points import interrupted
 
 messages, kept = Messages(OwnMessage, rebuilt), kept_chunks()
 with open(sys.argv[1], "rb") as file:
@@ -446,6 +460,7 @@ before = set(sys.modules)
 from consumer_coord.columns import CompletedFetch
 from consumer_coord.columns.rows import Messages, kept_chunks
 from tests.support.columns.own_message import OwnMessage, rebuilt
+from tests.support.consumer.signal_points import interrupted
 data = bytes.fromhex(sys.argv[1])
 rows = Messages(OwnMessage, rebuilt).decode(CompletedFetch(data, topic="t", partition=0, offset=0), kept_chunks())
 print(len(rows.take(100)), sorted({"pyarrow", "numpy", "cramjam", "confluent_kafka"} & (set(sys.modules) - before)))
