@@ -24,7 +24,7 @@ from benchmarks.decode import response
 from benchmarks.table import markdown, median, number
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, CompletedFetch
-from consumer_coord.columns.rows import Rows, kept_chunks
+from consumer_coord.columns.messages import Rows, kept_chunks
 from consumer_coord.consumer.messages import MESSAGES
 
 BATCH = 500

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumer_coord.finished_offsets import Ranges, UnusableMetadataError, capacity, decode, encode
+from consumer_coord.finished_offsets_text import Ranges, UnusableMetadataError, capacity, decode, encode
 
 LIMIT = 4096
 #: Kafka Streams' metadata of a commit: its version and a timestamp, in base64.

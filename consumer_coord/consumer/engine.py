@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer import offsets_to_commit
 from consumer_coord.consumer.callback_types import Callback, Callbacks, Partitions
-from consumer_coord.consumer.commits import AutoCommit, CommitReports
+from consumer_coord.consumer.commit_reports import AutoCommit, CommitReports
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.partitions import (
     Origin,

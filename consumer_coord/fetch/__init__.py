@@ -3,7 +3,7 @@
 =======================  ==========================================================================================
 ``fetcher.py``           the facade, and the theory of operation
 ``shared_fetches.py``    the Fetches of all fetchers of one client
-``broker.py``            the requests to one broker, and the effect of a response on each partition
+``broker_fetches.py``    the requests to one broker: when, how far ahead, and what a response changes
 ``lanes.py``             Fetches that wait at the broker, and Fetches that do not
 ``sessions.py``          fetch sessions (KIP-227)
 ``leaders.py``           the leader of each partition (KIP-951)

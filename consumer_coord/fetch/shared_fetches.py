@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from consumer_coord.errors import CoordinatorError, FatalError
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.lanes import Lane
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import Owner

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.errors import BrokerError, CoordinatorError, NoOffsetError, UnknownTopicError
-from consumer_coord.finished_offsets import UnusableMetadataError, decode
+from consumer_coord.finished_offsets_text import UnusableMetadataError, decode
 from consumer_coord.leaders.list_offsets import EARLIEST, ListedOffset
 from consumer_coord.net.answers import Results
 from consumer_coord.offsets import OffsetAndMetadata

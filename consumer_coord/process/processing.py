@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.confluent.types import KafkaError, KafkaException
 from consumer_coord.errors import IllegalStateError
-from consumer_coord.finished_offsets import UnusableMetadataError, decode
+from consumer_coord.finished_offsets_text import UnusableMetadataError, decode
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from consumer_coord.finished_offsets import Ranges, capacity, encode
+from consumer_coord.finished_offsets_text import Ranges, capacity, encode
 from consumer_coord.offsets import OffsetAndMetadata, before
 from consumer_coord.topic_partition import TopicPartition
 

@@ -22,7 +22,7 @@ import attrs
 
 from consumer_coord.broker import record_batch
 from consumer_coord.broker.partition_log import PartitionLog
-from consumer_coord.finished_offsets import Ranges, UnusableMetadataError, decode
+from consumer_coord.finished_offsets_text import Ranges, UnusableMetadataError, decode
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.record_log import RecordedLog
 from consumer_coord.topic_partition import TopicPartition

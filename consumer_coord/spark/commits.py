@@ -29,8 +29,8 @@ from consumer_coord.net.metadata import is_other
 from consumer_coord.net.topic_ids import topic_ids
 from consumer_coord.offsets import CommitResult
 from consumer_coord.spark.commit_metadata import with_topic_id
-from consumer_coord.spark.end_offsets import IDS_FRESH_S, REQUEST_TIMEOUT_MS
 from consumer_coord.spark.ledger import PlannedCommit
+from consumer_coord.spark.log_ends import IDS_FRESH_S, REQUEST_TIMEOUT_MS
 from consumer_coord.spark.status import Status
 from consumer_coord.topic_partition import TopicPartition, listed
 

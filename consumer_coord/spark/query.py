@@ -27,9 +27,9 @@ from consumer_coord.retry import Deadline
 from consumer_coord.settings import CONSUMER
 from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
-from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS, EndOffsets
 from consumer_coord.spark.errors import CheckpointError, DataLossError, MissingTopicError
 from consumer_coord.spark.ledger import Holding, Key, Ledger, PlannedCommit
+from consumer_coord.spark.log_ends import REQUEST_TIMEOUT_MS, EndOffsets
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.spark.start_lookups import StartLookups

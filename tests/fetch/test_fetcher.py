@@ -15,7 +15,7 @@ from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigurationError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, StopReason
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.net.connection import LARGE_FRAME_BYTES
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.brokers import AgedApis

@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.fetch import broker
+from consumer_coord.fetch import broker_fetches
 from consumer_coord.fetch.batches import Reach, reach
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.fetcher import Fetcher
 from consumer_coord.fetch.leaders import Leaders
@@ -107,7 +107,7 @@ def the_next_offset_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
         found = reach(records, offset)
         return attrs.evolve(found, next_offset=found.next_offset + (found.end > 400))
 
-    patch.setattr(broker, "reach", short)
+    patch.setattr(broker_fetches, "reach", short)
 
 
 def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:

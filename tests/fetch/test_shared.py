@@ -11,7 +11,7 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.lanes import Lane
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer_coord.errors import CoordinatorError, NoOffsetError, RetriableError, UnknownTopicError
-from consumer_coord.finished_offsets import encode
+from consumer_coord.finished_offsets_text import encode
 from consumer_coord.lag.first_unread import FirstUnread
 from consumer_coord.lag.partition_lag import CLOCKS_APART_MS, PartitionLag, offset_lag, with_first_unread
 from consumer_coord.leaders.list_offsets import ListedOffset

@@ -15,7 +15,7 @@ from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.errors import ClosedError, IllegalStateError
-from consumer_coord.finished_offsets import decode, encode
+from consumer_coord.finished_offsets_text import decode, encode
 from consumer_coord.health import Reason
 from consumer_coord.process import Context, Counts, context
 from tests.consumer.test_async_consumer import MODERN, consumer

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from consumer_coord.confluent import KafkaError, KafkaException
-from consumer_coord.finished_offsets import encode
+from consumer_coord.finished_offsets_text import encode
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.letters import Letter
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Processing, ProcessSettings

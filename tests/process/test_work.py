@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from consumer_coord.finished_offsets import decode
+from consumer_coord.finished_offsets_text import decode
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.work import Order, Record, Work
 from consumer_coord.topic_partition import TopicPartition

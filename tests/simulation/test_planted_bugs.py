@@ -12,7 +12,7 @@ from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordin
 from consumer_coord.broker.group_store import GroupStore
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard, ShardState
-from consumer_coord.consumer.commits import CommitReports
+from consumer_coord.consumer.commit_reports import CommitReports
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.reading.reader import PartitionReading, Reader

@@ -17,7 +17,7 @@ from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.consumer.stored_positions import StoredPositions
 from consumer_coord.environment import now
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.net.connections import Connections

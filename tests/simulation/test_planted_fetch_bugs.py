@@ -16,7 +16,7 @@ from consumer_coord.consumer.arrow_reads import ArrowReads, Bounds, Request
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Decoding
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
 from consumer_coord.offsets import OFFSET_END

@@ -12,11 +12,11 @@ import attrs
 import pytest
 
 from consumer_coord.columns import CompletedFetch
-from consumer_coord.columns.rows import Messages, Rows
+from consumer_coord.columns.messages import Messages, Rows
 from consumer_coord.consumer.partitions import Plan
 from consumer_coord.consumer.reading.chunks import Chunk
 from consumer_coord.consumer.reading.reader import PartitionReading, Reader
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.error_steps import Step
 from consumer_coord.fetch.fetcher import Fetcher
 from consumer_coord.fetch.partition_state import FetchState

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from consumer_coord.consumer.tracking import MemberTracking
-from consumer_coord.finished_offsets import Ranges
+from consumer_coord.finished_offsets_text import Ranges
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.asyncio_driver import AsyncProcess
 from consumer_coord.process.failures import FailurePolicy

@@ -18,8 +18,8 @@ from consumer_coord.broker.producers import ProducerStates
 from consumer_coord.broker.transaction import Transaction
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.reading.reader import Reader
-from consumer_coord.fetch import broker as fetch_broker
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch import broker_fetches as fetch_broker
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group import committed_offsets
 from consumer_coord.net.group_requests import offset_fetch

@@ -11,7 +11,7 @@ import pytest
 
 from consumer_coord.consumer import start_lookups
 from consumer_coord.errors import IncompleteResponseError, MalformedMessageError
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.sessions import FetchSession
 from consumer_coord.group import committed_offsets
 from consumer_coord.group.committed_offsets import CommittedOffsets, Fetched

@@ -13,8 +13,8 @@ from consumer_coord.simulation.queries import CONTINUOUS, NOW, ONCE, QueryScenar
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.spark import query as queries
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.end_offsets import EndOffsets
 from consumer_coord.spark.ledger import NONE, Holding, Key, Ledger
+from consumer_coord.spark.log_ends import EndOffsets
 from consumer_coord.spark.planner import Answer, Ends, NothingNew, Unknown, plan
 from consumer_coord.spark.query import Query
 from consumer_coord.spark.topic_check import TopicCheck

@@ -28,7 +28,7 @@ from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.fetch import FetchedRecords, Fetcher
 from consumer_coord.fetch.batches import reach
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group import commits as commit_lane
 from consumer_coord.group import consumer_protocol

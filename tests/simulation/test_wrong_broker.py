@@ -13,7 +13,7 @@ import pytest
 
 from consumer_coord.errors import CoordinatorError, UnsupportedVersionError
 from consumer_coord.fetch import sessions
-from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.metadata import Broker

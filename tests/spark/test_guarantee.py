@@ -16,7 +16,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import RetriableError
 from consumer_coord.leaders import list_offsets as leaders
 from consumer_coord.leaders.list_offsets import Listed, list_available, list_offsets
-from consumer_coord.spark import end_offsets
+from consumer_coord.spark import log_ends
 from consumer_coord.spark.errors import DataLossError, MissingTopicError
 from tests.support.spark.memberships import Run, prepared, run, together
 from tests.support.spark.producing import produce
@@ -159,7 +159,7 @@ def test_available_now_waits_for_end_offsets(kafka: EmbeddedKafka, runs: list[Ru
             raise failure
         return await list_available(*arguments, **named)
 
-    monkeypatch.setattr(end_offsets, "list_available", away)
+    monkeypatch.setattr(log_ends, "list_available", away)
     runs.append(query := run(kafka.bootstrap_servers, {"subscribe": "orders-a", "startingOffsets": "earliest"}, now=True))
     assert query.finish().count("orders-a") == 20
     assert query.membership.status.problem is None

@@ -8,7 +8,7 @@ from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.retry import Deadline
-from consumer_coord.spark.end_offsets import REQUEST_TIMEOUT_MS, EndOffsets
+from consumer_coord.spark.log_ends import REQUEST_TIMEOUT_MS, EndOffsets
 from consumer_coord.spark.start_lookups import offsets_at
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.messages.offsets import ListOffsetsRequest

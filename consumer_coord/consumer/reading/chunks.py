@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, UnreadableRecordError
-from consumer_coord.columns.rows import Kept
+from consumer_coord.columns.messages import Kept
 from consumer_coord.consumer.deliveries import Delivered
 from consumer_coord.consumer.messages import MESSAGES
 from consumer_coord.errors import CoordinatorError

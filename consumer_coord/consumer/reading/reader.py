@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import UnreadableRecordError, kernel
-from consumer_coord.columns.rows import Rows, first_messages, kept_chunks
+from consumer_coord.columns.messages import Rows, first_messages, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine_loop import EngineLoop, weakly
 from consumer_coord.consumer.messages import eof_message, error_message

@@ -54,10 +54,10 @@ from consumer_coord.assignor_loading import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group.classic_protocol import requests
-from consumer_coord.group.classic_protocol.assigning import Assigning, notify_assignor
 from consumer_coord.group.classic_protocol.broker_assigns import BrokerAssigns, session_ms
 from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
+from consumer_coord.group.classic_protocol.run_assignor import Assigning, notify_assignor
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.status import MemberStatus, Superseded
 from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from consumer_coord import GroupConsumer
-from consumer_coord.finished_offsets import Ranges, decode
+from consumer_coord.finished_offsets_text import Ranges, decode
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory
 from consumer_coord.testing.processes import end, spawn
 from tests.support.consumer.handled import Handled, Place, handled_by, out_of_order

@@ -8,6 +8,8 @@ The text is base64 of: three bytes of magic, the version, the form, the base (th
 offsets in one of two forms, and the CRC-32 of all this. The form *runs* has, for each run of finished offsets, two unsigned
 varints: the number of unfinished offsets before it, and its length. The form *bits* has a bit for each offset from the base on.
 
+Which offsets these are, decides ``process/work.py``.
+
 A wrong text would make the next owner skip records, which nobody would notice. So :func:`decode` accepts only what
 :func:`encode` can have written for the same committed offset, and only offsets that the log has.
 """
