@@ -250,10 +250,9 @@ PLANTED = {
 #: Where a late finding was last: played first.  When the drawing changes, all seeds are played until one finds it.
 _FOUND_BY = {
     "deliver past the lease": 35,
-    "forget commits at close": 49,
+    "forget commits at close": 31,
     "commit unfenced": 10,
     "do not count waiting as polling": 13,
-    "resume nothing": 2,
     "be stuck since the last join": 13,
     "spin until the commit is answered": 13,
     "forget what was revoked": 58,

@@ -45,7 +45,7 @@ def _heartbeats_are_due_on_another_clock(patch: Patch) -> None:
 
 #: Name -> the bug, the rules that it breaks, and the seed that found it.
 PLANTED: Final[Mapping[str, tuple[Callable[[Patch], None], Collection[str], int]]] = {
-    "time limits are on another clock": (_time_limits_are_on_another_clock, {"late", "liveness", "raised"}, 0),
+    "time limits are on another clock": (_time_limits_are_on_another_clock, {"late", "liveness", "raised"}, 15),
     "heartbeats are due on another clock": (_heartbeats_are_due_on_another_clock, {"storms", "liveness"}, 0),
 }
 

@@ -261,11 +261,11 @@ _FOUND_BY = {
     "stay before the chunk": 1,
     "keep a decoder that moved ahead": 2,
     "deliver the rest again": 1,
-    "commit what was fetched": 8,
-    "take -1 for an offset": 8,
+    "commit what was fetched": 34,
+    "take -1 for an offset": 11,
     "read beyond the bound": 5,
-    "forget partitions without an end": 8,
-    "end where the log ends": 1,
+    "forget partitions without an end": 6,
+    "end where the log ends": 6,
 }
 
 

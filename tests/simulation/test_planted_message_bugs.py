@@ -177,6 +177,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
 #: Where a finding was last: played first. When the drawing changes, all seeds are played until one finds it.
 _FOUND_BY = {
     "count chunks of a former reading": 2,
+    "forget what was set aside": 13,
     "stay with the former leader": 2,
     # In most histories, its Fetch is repeated until the history ends.
     "begin at the offset of the response": 81,
