@@ -2,7 +2,8 @@
  *
  * A poll that has looked at everything (the group, the plan, the lease, the outcomes of commits) delivers one message, and
  * offers the next ones to the same thread.  `message` then takes one without another look, as long as nothing has changed: an
- * event expires the offer, and a call that takes the turn sets `messages` to None.  The lease is compared at each message.
+ * event expires the offer, and a call that takes the turn sets `messages` to None.  So does a call that replaces the queue of
+ * messages, because the offer is about one queue.  The lease is compared at each message.
  *
  * It is an attribute and not a method, because CPython runs no signal handler after an attribute was read.  So a poll that
  * returns it delivers the message, or is interrupted before.
@@ -14,7 +15,8 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *messages;         /* a sequence; NULL or None without an offer */
+    PyObject *ready;            /* the queue of messages */
+    PyObject *messages;         /* the queue that was offered; NULL or None without an offer */
     PyObject *last, *receiver;  /* the last deliveries by receiver, and the receiver of the offer */
     PyObject *clock;            /* a function that returns seconds */
     long clock_id;              /* the system clock that this function reads; -1 for another one */
@@ -42,6 +44,7 @@ static int at_hand_traverse(PyObject *object, visitproc visit, void *arg)
 {
     AtHandObject *self = (AtHandObject *)object;
     Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->ready);
     Py_VISIT(self->messages);
     Py_VISIT(self->last);
     Py_VISIT(self->receiver);
@@ -52,6 +55,7 @@ static int at_hand_traverse(PyObject *object, visitproc visit, void *arg)
 static int at_hand_clear(PyObject *object)
 {
     AtHandObject *self = (AtHandObject *)object;
+    Py_CLEAR(self->ready);
     Py_CLEAR(self->messages);
     Py_CLEAR(self->last);
     Py_CLEAR(self->receiver);
@@ -84,8 +88,8 @@ static bool read_clock(const AtHandObject *self, double *moment)
 
 static bool has_offer(const AtHandObject *self)
 {
-    return self->messages != NULL && self->messages != Py_None && self->user == 0 && self->changes == self->offered_at &&
-           PyThread_get_thread_ident() == self->thread;
+    return self->messages != NULL && self->messages != Py_None && self->messages == self->ready && self->user == 0 &&
+           self->changes == self->offered_at && PyThread_get_thread_ident() == self->thread;
 }
 
 static PyObject *at_hand_message(PyObject *object, void *closure)
@@ -117,20 +121,21 @@ static PyObject *at_hand_message(PyObject *object, void *closure)
     return message;
 }
 
-/* offer(messages, last, until, changes, receiver=user) */
+/* offer(last, until, changes, receiver=user) */
 static PyObject *at_hand_offer(PyObject *object, PyObject *args)
 {
     AtHandObject *self = (AtHandObject *)object;
-    PyObject *messages, *last, *receiver = NULL;
+    PyObject *last, *receiver = NULL;
     double until;
     unsigned long long changes;
-    if (!PyArg_ParseTuple(args, "OO!dK|O", &messages, &PyDict_Type, &last, &until, &changes, &receiver))
+    if (!PyArg_ParseTuple(args, "O!dK|O", &PyDict_Type, &last, &until, &changes, &receiver))
         return NULL;
     receiver = receiver != NULL ? new_reference(receiver) : PyLong_FromUnsignedLong(self->user);
     if (receiver == NULL)
         return NULL;
     PyObject *const former[] = {self->messages, self->last, self->receiver};
-    self->messages = new_reference(messages);
+    self->messages = self->ready;
+    Py_XINCREF(self->messages);
     self->last = new_reference(last);
     self->receiver = receiver;
     self->thread = self->user;
@@ -163,7 +168,7 @@ static PyObject *at_hand_use_clock(PyObject *object, PyObject *args)
 }
 
 static PyMethodDef at_hand_methods[] = {
-    {"offer", at_hand_offer, METH_VARARGS, "Let the thread that has the turn take these messages after it, without a look."},
+    {"offer", at_hand_offer, METH_VARARGS, "Let the thread that has the turn take messages of the queue after it, without a look."},
     {"expire", at_hand_expire, METH_NOARGS, "End the offer, because the next poll must look at something; any thread."},
     {"use_clock", at_hand_use_clock, METH_VARARGS, "Read the lease's time from another clock."},
     {NULL, NULL, 0, NULL},
@@ -175,6 +180,7 @@ static PyGetSetDef at_hand_attributes[] = {
 };
 
 static PyMemberDef at_hand_members[] = {
+    {"ready", T_OBJECT, offsetof(AtHandObject, ready), 0, "The queue of messages; a new queue ends the offer of the former one."},
     {"messages", T_OBJECT, offsetof(AtHandObject, messages), 0, "What is offered; set it to None to end the offer."},
     {"user", T_ULONG, offsetof(AtHandObject, user), 0, "The thread that has the turn, or 0."},
     {"polls", T_ULONGLONG, offsetof(AtHandObject, polls), 0, "Number of polls."},

@@ -17,7 +17,9 @@ class AtHand:
         self.changes: int = 0
         #: The thread that has the turn, or 0.
         self.user: int = 0
-        #: What is offered; a call that takes the turn sets it to None.
+        #: The queue of messages. A new queue ends the offer of the former one.
+        self.ready: MutableSequence[Any] | None = None
+        #: The queue that was offered; a call that takes the turn sets it to None.
         self.messages: MutableSequence[Any] | None = None
         self._clock = clock
         self._last: dict[Any, Any] = {}
@@ -34,15 +36,13 @@ class AtHand:
         """End the offer, because the next poll must look at something; any thread."""
         self.changes += 1
 
-    def offer(
-        self, messages: MutableSequence[Any], last: dict[Any, Any], until: float, changes: int, receiver: object = None
-    ) -> None:
-        """Let the thread that has the turn take these messages after it, without a look.
+    def offer(self, last: dict[Any, Any], until: float, changes: int, receiver: object = None) -> None:
+        """Let the thread that has the turn take messages of the queue after it, without a look.
 
         ``last``: the last delivery to the ``receiver`` (if None: to this thread) is stored there. The offer holds as long as
         the clock is below ``until``, and no event came after :attr:`changes` was read.
         """
-        self.messages, self._last, self._thread = messages, last, self.user
+        self.messages, self._last, self._thread = self.ready, last, self.user
         self._receiver = self.user if receiver is None else receiver
         self._until, self._offered_at = until, changes
 
@@ -54,7 +54,14 @@ class AtHand:
         me, moment = get_ident(), self._clock()
         # No function is called from here on: a signal handler may raise in a call, and another thread may run.
         messages = self.messages
-        if not messages or self.user or self._thread != me or moment >= self._until or self.changes != self._offered_at:
+        if (
+            not messages
+            or messages is not self.ready
+            or self.user
+            or self._thread != me
+            or moment >= self._until
+            or self.changes != self._offered_at
+        ):
             return None
         message = messages[0]
         del messages[0]

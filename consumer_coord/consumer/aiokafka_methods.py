@@ -193,5 +193,5 @@ def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[
             ended = failed
         else:
             rest.append(message)
-    engine.reader.ready = rest
+    engine.reader.at_hand.ready = rest
     return picked

@@ -355,18 +355,18 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if ready is not None:
             message = ready.popleft()
             self._deliveries.last[task] = message
-            self._offer(ready, task)
+            self._offer(task)
             return message
         messages = await self._take(1, 1, timeout)
         return messages[0] if messages else None
 
-    def _offer(self, ready: deque[Any], task: object) -> None:
+    def _offer(self, task: object) -> None:
         """Let the next polls of this task take the other messages that are ready, until something happens."""
         engine = self._made
         if engine is not None and task is not None and not self._deliveries.left:
             at_hand, self._offered_to = engine.reader.at_hand, task
             at_hand.user = get_ident()
-            at_hand.offer(ready, self._deliveries.last, engine.core.lease.until, at_hand.changes, task)
+            at_hand.offer(self._deliveries.last, engine.core.lease.until, at_hand.changes, task)
             at_hand.user = 0
 
     def _end_offer(self) -> None:

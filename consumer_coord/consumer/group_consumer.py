@@ -367,7 +367,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
             self._at_hand.user = 0
             self._deliveries.last[me] = delivered
-            reader.ready = rest
+            reader.at_hand.ready = rest
             return messages
         except BaseException:
             self._fail_call(me, mine, timeout)
@@ -378,32 +378,33 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
         ``offers``: let this thread's next polls take the other messages of the queue, until something happens.
         """
-        at_hand, application, outcomes, reader = self._at_hand, self._application, self._outcomes, self._reader
+        at_hand, application, outcomes = self._at_hand, self._application, self._outcomes
+        ready: deque[Any] = at_hand.ready
         at_hand.messages = None
         at_hand.polls += 1
         if least and self._quiet is application.news and not outcomes.unreported:
             timeout = self._wait_quietly(timeout)
             if timeout == 0 and self._quiet is application.news:
-                return reader.ready
+                return ready
         # Read before everything else is looked at, so that a later event ends the offer, and a freeze the lease.
         changes = at_hand.changes
         leased_until = self._core.lease.until
         if outcomes.news:
             self._report_outcomes()
-        ready = reader.ready
+        ready = at_hand.ready
         if len(ready) < least and not self._calls and self._engine.fast_path:
             # The usual case: nothing else is pending.
             timeout = self._look(least, most, timeout)
-            ready = reader.ready
+            ready = at_hand.ready
             if timeout == 0 and not ready and self._quiet is application.news:
                 return ready
         enough = least and (len(ready) >= least or (timeout == 0 and ready))
         if not (enough and self._nothing_else(leased_until)):
             if not self._gather(least, most, timeout):
                 return self._errors
-            ready = reader.ready
+            ready = at_hand.ready
         if offers and application.news is application.seen and not self._calls:
-            at_hand.offer(ready, self._deliveries.last, leased_until, changes)
+            at_hand.offer(self._deliveries.last, leased_until, changes)
         return ready
 
     def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:

@@ -46,8 +46,8 @@ def at_hand(now: Now, kernel_name: str) -> Any:
 def offer(at_hand: Any, messages: deque[Any], *, until: float = 10.0) -> dict[int, Any]:
     """Offer messages in the turn of this thread; return the dictionary of last deliveries."""
     last: dict[int, Any] = {}
-    at_hand.user = ME
-    at_hand.offer(messages, last, until, at_hand.changes)
+    at_hand.user, at_hand.ready = ME, messages
+    at_hand.offer(last, until, at_hand.changes)
     at_hand.user = 0
     return last
 
@@ -71,7 +71,8 @@ def test_an_offer_is_taken_in_order_and_each_message_counts_as_a_poll_and_a_deli
 def test_nothing_is_offered_at_first_and_while_a_thread_has_the_turn(at_hand: Any) -> None:
     assert taken(at_hand) is None
     at_hand.user = ME
-    at_hand.offer(deque("a"), {}, 10.0, at_hand.changes)
+    at_hand.ready = deque("a")
+    at_hand.offer({}, 10.0, at_hand.changes)
     assert (at_hand.user, taken(at_hand)) == (ME, None)
     at_hand.user = 0
     assert (at_hand.user, taken(at_hand)) == (0, "a")
@@ -83,6 +84,13 @@ def test_a_call_ends_the_offer(at_hand: Any) -> None:
     assert (taken(at_hand), last) == (None, {})
 
 
+def test_another_queue_ends_the_offer(at_hand: Any) -> None:
+    """So what a call took with the former queue is not taken again."""
+    offer(at_hand, deque("ab"))
+    at_hand.ready = deque("cd")
+    assert taken(at_hand) is None
+
+
 def test_an_event_ends_the_offer_also_if_it_came_after_the_look_and_before_the_offer(at_hand: Any) -> None:
     offer(at_hand, deque("ab"))
     at_hand.expire()
@@ -90,7 +98,8 @@ def test_an_event_ends_the_offer_also_if_it_came_after_the_look_and_before_the_o
     changes = at_hand.changes
     at_hand.expire()
     at_hand.user = ME
-    at_hand.offer(deque("ab"), {}, 10.0, changes)
+    at_hand.ready = deque("ab")
+    at_hand.offer({}, 10.0, changes)
     at_hand.user = 0
     assert taken(at_hand) is None
 
@@ -125,7 +134,8 @@ def test_the_clock_may_be_a_clock_of_the_system(kernel_name: str) -> None:
 def test_what_a_receiver_takes_is_its_last_delivery(at_hand: Any) -> None:
     last: dict[Any, Any] = {}
     at_hand.user = ME
-    at_hand.offer(deque("ab"), last, 10.0, at_hand.changes, "a task")
+    at_hand.ready = deque("ab")
+    at_hand.offer(last, 10.0, at_hand.changes, "a task")
     at_hand.user = 0
     assert (taken(at_hand), last) == ("a", {"a task": "a"})
 

@@ -197,7 +197,7 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
     def forgetful(self: Reader, gone: Collection[TopicPartition]) -> None:
         ready = self.ready
         end(self, gone)
-        self.ready = ready
+        self.at_hand.ready = ready
 
     patch.setattr(Reader, "_end", forgetful)
 

@@ -126,12 +126,11 @@ class Reader:
         self._readings: dict[TopicPartition, PartitionReading] = {}
         #: The cursor of every reading whose start is known.
         self.cursors: dict[TopicPartition, Cursor] = {}
-        #: Decoded messages to deliver, in order.
-        self.ready: deque[Any] = deque()
         #: The decoded messages of partitions that are not delivered now.
         self._aside: dict[TopicPartition, Sequence[Any]] = {}
-        #: Which thread has the turn, and what it may take of :attr:`ready` without a look; for a blocking consumer.
+        #: Has :attr:`ready`, which thread has the turn, and whether a poll may take messages without a look.
         self.at_hand: Any = kernel.kernel.AtHand(core.lease.clock, _clock_id(core.lease.clock))
+        self.at_hand.ready = deque()
         self._queue: deque[Item] = deque()
         #: Number of items at the front of the queue that have nothing left to decode.
         self._decoded = 0
@@ -202,7 +201,7 @@ class Reader:
             self.cursors.pop(partition, None)
             self._aside.pop(partition, None)
             self._reported.pop(partition, None)
-        self.ready = deque(one for one in self.ready if _key(one) not in gone)
+        self.at_hand.ready = deque(one for one in self.at_hand.ready if _key(one) not in gone)
         self._keep_in_queue(lambda one: one.at not in gone)
 
     def _exclude(self, partitions: Collection[TopicPartition]) -> None:
@@ -211,10 +210,10 @@ class Reader:
             self._readings[one].on = False
         ready: deque[Any] = deque()
         aside: dict[tuple[str, int], list[Any]] = {one: [] for one in partitions}
-        for message in self.ready:
+        for message in self.at_hand.ready:
             aside.get(_key(message), ready).append(message)
         self._aside.update((one, aside[one]) for one in partitions if aside[one])
-        self.ready = ready
+        self.at_hand.ready = ready
         for item in self._queue:
             if item.at is not None and item.at in partitions:
                 self._set_aside(item.at, item)
@@ -240,7 +239,7 @@ class Reader:
     def _include(self, partition: TopicPartition, reading: PartitionReading) -> None:
         """Deliver a partition again, beginning with what was set aside."""
         reading.on = True
-        self.ready.extend(self._aside.pop(partition, ()))
+        self.at_hand.ready.extend(self._aside.pop(partition, ()))
         self._queue.extend(reading.items)
         self._added += reading.size
         reading.items, reading.size = deque(), 0
@@ -252,6 +251,12 @@ class Reader:
         kept = deque(filter(keep, self._queue))
         self._removed = self._added - sum(one.size for one in kept)
         self._queue, self._decoded = kept, 0
+
+    @property
+    def ready(self) -> deque[Any]:
+        """The decoded messages to deliver, in order. Replace them in :attr:`at_hand`, so that no poll takes former ones."""
+        ready: deque[Any] = self.at_hand.ready
+        return ready
 
     # -- on the thread that has the turn -------------------------------------------------------------------------------
 
@@ -266,7 +271,7 @@ class Reader:
 
     def pull(self, most: int) -> None:
         """Decode records that have arrived until ``most`` messages or events are ready; without a wait."""
-        ready = self.ready
+        ready = self.at_hand.ready
         if not ready or self._added - self._removed > _QUEUE_BYTES // 2:
             self._free()
         queue, index = self._queue, self._decoded
@@ -315,7 +320,7 @@ class Reader:
 
     def _decode(self, chunk: Chunk | MessageChunk, index: int, most: int) -> None:
         """Decode messages of a chunk; if the chunk cannot be read, replace it by an event."""
-        at, ready = chunk.at, self.ready
+        at, ready = chunk.at, self.at_hand.ready
         cursor = self.cursors[at]
         rows: Rows | None = chunk.rows
         if rows is None or rows.position != cursor.next:
@@ -341,7 +346,7 @@ class Reader:
 
     def _report(self, event: ReadingEvent) -> None:
         """Make an event ready as a message; nothing if it is no news."""
-        append = self.ready.append
+        append = self.at_hand.ready.append
         if event.at is None or event.failure is None:
             message = eof_message(event.at, event.start) if event.at is not None and event.message is None else event.message
             event.told = True
@@ -363,7 +368,7 @@ class Reader:
     def _free(self) -> None:
         """Remove what was delivered, and what is no longer current, from the front of the queue."""
         queue = self._queue
-        waiting = self._first_waiting() if self.ready else {}
+        waiting = self._first_waiting() if self.at_hand.ready else {}
         while queue:
             item = queue[0]
             first = None if isinstance(item, ReadingEvent) else waiting.get(item.at)
@@ -379,9 +384,9 @@ class Reader:
 
     def take(self, most: int) -> list[Any]:
         """Return up to ``most`` messages of :attr:`ready`, which then count as delivered; on the loop."""
-        ready = self.ready
+        ready = self.at_hand.ready
         if most >= len(ready):
-            messages, self.ready = list(ready), deque()
+            messages, self.at_hand.ready = list(ready), deque()
             return messages
         return [ready.popleft() for _ in range(most)]
 
@@ -394,7 +399,7 @@ class Reader:
 
     def put_back(self) -> None:
         """Return messages that were decoded and not delivered to their chunks."""
-        if not self.ready and not self._aside:
+        if not self.at_hand.ready and not self._aside:
             return
         waiting = self._first_waiting()
         cursors: dict[Any, Cursor] = {**self.cursors}
@@ -403,12 +408,12 @@ class Reader:
             none = at.offset == one.first
             cursors[partition] = Cursor(at.offset, at.leader_epoch, None if none else one.first)
         # No signal handler runs between these stores.
-        self.ready, self._aside, self.cursors, self._decoded = deque(), {}, cursors, 0
+        self.at_hand.ready, self._aside, self.cursors, self._decoded = deque(), {}, cursors, 0
 
     def found(self, least: int, *, columns: bool) -> bool:
         """Whether ``least`` messages are ready; for ``columns``, whether there is anything to decode or to look at."""
         if not columns:
-            return len(self.ready) >= least
+            return len(self.at_hand.ready) >= least
         self.put_back()
         return self.pending
 
@@ -462,7 +467,7 @@ class Reader:
         return partition in self._first_waiting() or any(one.at == partition and self._is_current(one) for one in items)
 
     def _first_waiting(self) -> dict[tuple[str, int], Any]:
-        return first_messages([*self.ready.copy(), *chain(*tuple(self._aside.values()))])
+        return first_messages([*self.at_hand.ready.copy(), *chain(*tuple(self._aside.values()))])
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
