@@ -97,8 +97,8 @@ def _is_silent(log: LogEnd, facts: Facts) -> bool:
 def _reason(one: PartitionFacts, facts: Facts, limit_s: float) -> tuple[Reason, str]:
     """Return why records are not delivered, or why nothing is known; with a text."""
     log, position = one.log, one.position
-    if one.handling_s is not None and one.obstacle is Reason.PAUSED:
-        # The processor pauses partitions of which its handlers have enough records.
+    if one.handling_s is not None and one.obstacle in (Reason.PAUSED, Reason.NOT_SELECTED):
+        # The processor does not read partitions of which its handlers have enough records.
         return _handling(one.handling_s)
     if one.obstacle is not None:
         return one.obstacle, one.detail

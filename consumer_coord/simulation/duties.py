@@ -54,9 +54,8 @@ _Rows = frozenset[tuple[uuid.UUID, int]]
 class _Membership:
     """What one member and its coordinator have said to each other since the member joined."""
 
-    #: Whether the member must send heartbeats, and when it last sent a request of the group.
+    #: Whether the member must send heartbeats.
     in_group: bool = False
-    spoke_at: float = 0.0
     #: Whether a JoinGroup has no answer yet.
     joining: bool = False
     #: The request that the member owes, and since when.
@@ -72,6 +71,11 @@ class _Membership:
     proven_at: float = -math.inf
     #: API key -> the time at which the last request was sent.
     sent_at: dict[int, float] = attrs.field(factory=dict)
+
+    @property
+    def spoke_at(self) -> float:
+        """When the member last sent a request of the group."""
+        return max(self.sent_at.values(), default=0.0)
 
     def owe(self, what: str, moment: float) -> None:
         if self.owes != what:
@@ -91,7 +95,7 @@ class Duties:
         if api_key not in _OF_GROUPS:
             return
         one = self._memberships.setdefault(client, _Membership())
-        one.spoke_at = one.sent_at[api_key] = moment
+        one.sent_at[api_key] = moment
         if api_key == _CONSUMER_GROUP_HEARTBEAT:
             request: Any = decode_request(frame).message
             if request.member_epoch < 0:
