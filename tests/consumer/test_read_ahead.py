@@ -303,3 +303,21 @@ def test_a_quiet_consumer_looks_again_when_a_rebalance_begins() -> None:
             assert not waits_quietly(one)
 
         one._coordinator.call(rejoin)
+
+
+def test_records_may_arrive_while_a_long_call_makes_room(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        _polled(one)
+        reader = data_plane(one).reader
+        advance, before = Fetcher.advance, len(reader.items())
+
+        def as_records_arrive(self: Fetcher, partition: PartitionOf, serial: int, offset: int) -> None:
+            if len(reader.items()) == before:
+                produce(kafka, "orders", {0: range(1), 1: range(1)})
+                eventually(lambda: len(reader.items()) > before)
+            advance(self, partition, serial, offset)
+
+        monkeypatch.setattr(Fetcher, "advance", as_records_arrive)
+        reader.exceed()
+        assert len(reader.items()) > before

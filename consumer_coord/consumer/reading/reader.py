@@ -301,8 +301,9 @@ class Reader:
         held = self._added - self._removed
         if self._asked or self._decoded < len(queue):
             return
-        # The fetcher must not count what is ready either, because its limit would end the fetching for good.
-        for item in queue:
+        # The fetcher must not count what is ready either, because its limit would end the fetching for good. (Copy the queue,
+        # because the loop may append to it meanwhile.)
+        for item in tuple(queue):
             if item.at is not None:
                 self._fetcher.advance(item.at, item.serial, item.end)
         if self._fetcher.ready and held > _QUEUE_BYTES // 2:
@@ -419,10 +420,12 @@ class Reader:
 
     def items(self) -> list[Chunk | ReadingEvent]:
         """Return what may be decoded into columns, in order; drop reports that a log ended, because no column has them."""
-        for one in self._queue:
+        # A copy, because the loop may append to the queue meanwhile.
+        queue = tuple(self._queue)
+        for one in queue:
             if isinstance(one, ReadingEvent) and one.failure is None:
                 one.told = True
-        return [one for one in self._queue if self._is_current(one) and not isinstance(one, MessageChunk)]
+        return [one for one in queue if self._is_current(one) and not isinstance(one, MessageChunk)]
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
