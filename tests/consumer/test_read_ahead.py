@@ -306,7 +306,7 @@ def test_a_quiet_consumer_looks_again_when_a_rebalance_begins() -> None:
 
 
 def test_records_may_arrive_while_a_long_call_makes_room(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    with consumer(kafka) as one:
+    with consumer(kafka, librdkafka_enable=False) as one:
         one.subscribe(["orders"])
         _polled(one)
         reader = data_plane(one).reader
