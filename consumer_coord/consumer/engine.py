@@ -43,7 +43,6 @@ from consumer_coord.consumer.partitions import (
     begun,
     in_phase,
     last_serial,
-    moved,
     not_assigned,
     reads,
     start_at,
@@ -879,12 +878,9 @@ class Engine:
 
         So a partition that is paused and resumed between two polls costs no step of the loop.
         """
-        table = dict(self.table)
-        for partition in partitions:
-            one = table.get(partition)
-            if one is not None and one.paused is not paused and isinstance(to := after(event, one.phase), Phase):
-                table[partition] = moved(one, to, paused=paused)
-        if table != self.table:
+        changing = [one for one in partitions if one in self.table and self.table[one].paused is not paused]
+        if changing:
+            table = applied(self.table, event, changing, paused=paused)
             plan = self._planned(table)
             # No signal handler runs between these stores.
             self.table, self.plan = table, plan
