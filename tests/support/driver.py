@@ -271,13 +271,15 @@ class Driver:
             self._out.emit("answer", id=command.get("id"), started_ns=command["started_ns"], **whole())
             return
         name = command["member"] if "member" in command else next(iter(self._members))
-        member = self._members[str(name)]
-        if member.is_alive():
+        member = self._members.get(str(name))
+        if member is not None and member.is_alive():
             member.put(command)
         else:
             self._out.emit("answer", id=command.get("id"), started_ns=command["started_ns"], error="the member has ended")
 
     def _start_one_more(self, name: str) -> Mapping[str, Any]:
+        # Forget the members that have ended: a process in which members are replaced must not grow.
+        self._members = {known: one for known, one in self._members.items() if one.is_alive() or one.failed}
         member = self._start(name)
         member.begin()
         member.start()
