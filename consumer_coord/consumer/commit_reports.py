@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from consumer_coord import lazy_attrs as attrs
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.commits import Ticket
@@ -16,21 +16,6 @@ from consumer_coord.retry import Deadline
 MOST_ASYNCHRONOUS = 20_000
 
 
-@attrs.define
-class _Timer:
-    """Timer of automatic commits. The timer has no reference to the consumer, so that a dropped consumer can be collected."""
-
-    core: ConsumerCoordinator
-    due: bool = False
-    stopped: bool = False
-
-    def ring(self) -> None:
-        """Mark the commit as due, and wake the application."""
-        if not self.stopped:
-            self.due = True
-            self.core.application.wake()
-
-
 class AutoCommit:
     """The timer of ``enable.auto.commit``: the engine commits at the first poll after :attr:`due` became true."""
 
@@ -39,8 +24,10 @@ class AutoCommit:
         self._engine_loop = engine_loop
         # With an interval of 0, automatic commits happen only before revocations, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000
-        self._timer = _Timer(core)
-        self._running = False
+        self._wake = core.application.wake
+        #: The timer of the present interval; None before :meth:`begin`. It stays when the interval has passed.
+        self._timer: asyncio.TimerHandle | None = None
+        self._passed = False
 
     def enable(self, *, enabled: bool) -> None:
         """Turn automatic commits on, from now on, or off."""
@@ -48,28 +35,33 @@ class AutoCommit:
         if enabled:
             self.begin()
         else:
-            # The timer that may still run has no further effect.
-            self._running = False
+            self.stop()
 
     def begin(self) -> None:
         """Start the timer, at the first subscription or assignment."""
-        if self.enabled and not self._running and self._interval_s > 0:
-            self._running = True
-            self._engine_loop.later(self._interval_s, self._timer.ring)
+        if self.enabled and self._timer is None and self._interval_s > 0:
+            self.rearm()
 
     def stop(self) -> None:
         """Stop the timer."""
-        self._timer.stopped = True
+        self._passed = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def due(self) -> bool:
         """Whether the interval has passed."""
-        return self.enabled and self._timer.due
+        return self._passed
 
     def rearm(self) -> None:
         """Start the next interval."""
-        self._timer.due = False
-        self._engine_loop.later(self._interval_s, self._timer.ring)
+        self._passed = False
+        self._timer = self._engine_loop.later(self._interval_s, self._ring)
+
+    def _ring(self) -> None:
+        self._passed = True
+        self._wake()
 
 
 class CommitReports:

@@ -92,9 +92,9 @@ class EngineLoop:
         """The seconds since the current callback began; 0 if no callback is running."""
         return 0.0 if self._running is None else self._loop.time() - self._running_since
 
-    def later(self, delay_s: float, function: Callable[[], object]) -> None:
-        """Call a function after ``delay_s`` seconds; the function must have no reference to the consumer."""
-        self._loop.call_later(delay_s, function)
+    def later(self, delay_s: float, method: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a bound method after ``delay_s`` seconds if its object still exists: a timer keeps no closed consumer alive."""
+        return self._loop.call_later(delay_s, weakly(method))
 
     def records_arrived(self) -> None:
         """Wake the application, because records arrived; on the loop."""

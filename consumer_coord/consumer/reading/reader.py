@@ -148,6 +148,7 @@ class Reader:
         self._reported: dict[TopicPartition, str] = {}
         #: Whether a timer will pause the Fetches of partitions that the plan does not fetch.
         self._pausing = False
+        self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def serve(self, engine: Any) -> None:
         """Take topic ids from an engine, without a reference that would keep a consumer alive that is not closed."""
@@ -156,8 +157,8 @@ class Reader:
 
     def close_with(self, consumer: object) -> None:
         """Stop fetching when a consumer that was not closed is garbage-collected."""
-        finalizer = weakref.finalize(consumer, _dropped, self._loop, self._fetcher, os.getpid())
-        finalizer.atexit = False
+        self._finalizer = weakref.finalize(consumer, _dropped, self._loop, self._fetcher, os.getpid())
+        self._finalizer.atexit = False
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -610,6 +611,8 @@ class Reader:
         await self._fetcher.close()
         self._queue.clear()
         self._kept.close()
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
 
 def _key(message: Any) -> tuple[str, int]:
