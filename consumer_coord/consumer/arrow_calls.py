@@ -172,7 +172,7 @@ class ArrowCalls(Turns):
                 else:
                     reader.pull(0)
                 found = reader.found(1, columns=True)
-                if quiet or (found and not self._calls and not engine.attention and engine.deliverable):
+                if quiet or (found and not self._calls and engine.at_hand):
                     # A step on the loop would take four times as long as a small batch.
                     return found
             ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))

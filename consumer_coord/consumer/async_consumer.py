@@ -335,7 +335,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if engine is None or self._closing is not None or self._turns.taken:
             return None
         core, ready = engine.core, engine.reader.ready
-        if len(ready) < count or engine.attention or not engine.deliverable or self._in_callback or engine.tracker is not None:
+        if len(ready) < count or not engine.at_hand or self._in_callback or engine.tracker is not None:
             return None
         core.application.polls += 1
         if self._deliveries.left:

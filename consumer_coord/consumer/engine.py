@@ -221,6 +221,14 @@ class Engine:
         return self._may_deliver(self.core.lease.until)
 
     @property
+    def at_hand(self) -> bool:
+        """Whether a call for any records may deliver what was fetched without a step of the engine.
+
+        Not after a call that read only some partitions, perhaps a cancelled one: :meth:`gather` must read the others again.
+        """
+        return not self.attention and self.reader.fast and self.deliverable
+
+    @property
     def attention(self) -> bool:
         """Whether a poll must process a change before it delivers a message."""
         return self.core.application.attention or self.commits.news

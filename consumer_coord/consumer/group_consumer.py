@@ -422,8 +422,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def _nothing_else(self, leased_until: float) -> bool:
         """Return whether messages that were taken after reading ``leased_until`` may be delivered without further checks."""
-        application = self._core.application
-        if application.news is not application.seen or self._calls or self._reader.applied is not self._engine.plan:
+        application, reader = self._core.application, self._reader
+        if application.news is not application.seen or self._calls:
+            return False
+        if reader.applied is not self._engine.plan or not reader.fast:
             return False
         return self._core.lease.clock() < leased_until
 

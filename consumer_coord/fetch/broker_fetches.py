@@ -12,6 +12,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     CoordinatorError,
+    FatalError,
     MalformedMessageError,
     ResponseTooLargeError,
     RetriableError,
@@ -287,8 +288,8 @@ class BrokerFetches:
                 self._too_large({one: sent.ask.states[one] for one in sent.named}, error.__cause__)
             else:
                 self._failed(broker, sent.ask.states, error)
-        except UnsupportedVersionError as error:
-            # The application sees this error and may poll again at once, which must not ask the broker at once again.
+        except FatalError as error:
+            # The application sees this error, and may remove its cause. Until then, a new lane asks again, with back-off.
             self._failed(broker, sent.ask.states, error)
             raise
         finally:
@@ -311,7 +312,7 @@ class BrokerFetches:
             wrong = error
         moment = now()
         for owner in {states[partition].owner: None for partition in named}:
-            owner.answered((moment - sent.at) * 1000)
+            owner.answered(self, (moment - sent.at) * 1000)
         if wrong is None:
             self._pace(broker, lane, response, moment - sent.at < sent.ask.max_wait_ms / 2000)
         return wrong

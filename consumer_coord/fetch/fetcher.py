@@ -37,8 +37,9 @@ this point, so the fetcher checks the position with OffsetForLeaderEpoch wheneve
 
 *Errors.* ``error_steps.py`` has the step for every error code. Temporary errors are retried with Kafka's backoff. If the caller
 must decide what to do after an error, the partition stops, and the caller receives a :class:`Stopped` after the last records of
-the partition. An error that ends a broker's task, such as refused credentials, is raised by :meth:`Fetcher.take`. Then the
-fetcher tries again, because the password may be corrected; only a crash is raised by every further call.
+the partition. An error that ends a broker's task, such as refused credentials, is raised by :meth:`Fetcher.take`. Meanwhile the
+fetcher tries again with back-off, because the password may be corrected, and drops an error that was not raised before the
+broker answers; only a crash is raised by every further call.
 
 The fetcher runs on one event loop, and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
 """
@@ -103,7 +104,9 @@ class Fetcher:
         self._ready = WakeUp()
         self._on_ready = on_ready
         self._reports_ends = reports_ends
-        self._failure: CoordinatorError | None = None
+        #: Broker -> the error that ended its Fetches, until it answers one, the last error last; and whether to raise it.
+        self._failures: dict[Fetches, CoordinatorError] = {}
+        self._unraised = False
         self._closed = False
         #: Whether records arrived that were not announced.
         self._delivered = False
@@ -229,13 +232,18 @@ class Fetcher:
         if found:
             for broker in tuple(self._brokers):
                 broker.freed()
-        elif (failure := self._failure) is not None:
-            if isinstance(failure, FatalError):
-                self._failure = None
-                for state in self._states.values():
-                    self.place(state)
+        elif self._unraised and (failure := self.failure()) is not None:
             raise failure
         return found
+
+    def failure(self) -> CoordinatorError | None:
+        """Return the last error that ended the Fetches from a broker, unless the broker has answered since.
+
+        :meth:`take` does not raise this error again, unless it is a crash.
+        """
+        failure = next(reversed(self._failures.values()), None)
+        self._unraised = failure is not None and not isinstance(failure, FatalError)
+        return failure
 
     @property
     def ready(self) -> bool:
@@ -244,7 +252,7 @@ class Fetcher:
         Also true if no request was sent for some time, because nobody used the fetcher: a call begins to fetch again.
         """
         self._used = True
-        return bool(self._buffer) or self._failure is not None or self._closed or self._unused
+        return bool(self._buffer) or self._unraised or self._closed or self._unused
 
     async def wait(self, deadline: Deadline) -> bool:
         """Wait until :meth:`take` has something to return or to raise; return False if ``deadline`` passes first."""
@@ -341,9 +349,11 @@ class Fetcher:
             queue[state] = queue.pop(state)
         self._delivered = True
 
-    def answered(self, latency_ms: float) -> None:
+    def answered(self, broker: Fetches, latency_ms: float) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self.metrics.answered(latency_ms)
+        if self._failures:
+            self._drop_failure(broker)
         if self._passed:
             self._settle()
         if self._delivered:
@@ -370,7 +380,8 @@ class Fetcher:
 
     def place(self, state: FetchState) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        if self._failure is not None or self._states.get(state.partition) is not state:
+        crashed = any(not isinstance(error, FatalError) for error in self._failures.values())
+        if crashed or self._states.get(state.partition) is not state:
             return
         broker_id = self._broker_for(state)
         broker = None if broker_id is None else self._shared.fetches_from(broker_id)
@@ -390,14 +401,22 @@ class Fetcher:
             self._brokers[before] -= 1
             if not self._brokers[before]:
                 del self._brokers[before]
+                self._drop_failure(before)
         if broker is not None:
             broker.partitions[state] = None
             self._brokers[broker] += 1
 
-    def fail(self, error: CoordinatorError) -> None:
+    def fail(self, broker: Fetches, error: CoordinatorError) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        self._failure = error
+        self._failures.pop(broker, None)
+        self._failures[broker], self._unraised = error, True
         self._announce()
+
+    def _drop_failure(self, broker: Fetches) -> None:
+        """Forget the error of a broker that answers, or from which nothing is fetched; a crash remains."""
+        if isinstance(self._failures.get(broker), FatalError):
+            del self._failures[broker]
+            self._unraised = self._unraised and bool(self._failures)
 
     def _broker_for(self, state: FetchState) -> int | None:
         if state.preferred is not None:

@@ -53,7 +53,7 @@ class Owner(Protocol):
         ``size`` is in bytes, and ``count`` the number of records.
         """
 
-    def answered(self, latency_ms: float) -> None:
+    def answered(self, broker: Fetches, latency_ms: float) -> None:
         """Announce the records of a response to a Fetch with partitions of this fetcher, and record the Fetch's duration."""
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
@@ -62,8 +62,8 @@ class Owner(Protocol):
     def reach_end(self, state: FetchState) -> None:
         """Report that the position is at the end of the log, unless this was reported."""
 
-    def fail(self, error: CoordinatorError) -> None:
-        """Report an error that ended the Fetches from a broker."""
+    def fail(self, broker: Fetches, error: CoordinatorError) -> None:
+        """Report an error that ended the Fetches from a broker, unless the broker answers before the report."""
 
 
 @attrs.define(eq=False)

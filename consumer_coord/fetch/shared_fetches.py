@@ -82,4 +82,6 @@ class SharedFetches:
             failure = CoordinatorError(f"{running.get_name()!r} crashed: {error!r}; please report this")
             failure.__cause__ = error
         for owner in dict.fromkeys(state.owner for state in broker.partitions):
-            owner.fail(failure)
+            owner.fail(broker, failure)
+        if isinstance(error, FatalError):
+            broker.check()

@@ -562,7 +562,10 @@ class Connection:
                 f"{self.address} refused ApiVersions with {error_codes.error_name(answer.error_code)}", code=answer.error_code
             )
         ranges = ((key.api_key, (key.min_version, key.max_version)) for key in answer.api_keys)
-        self.versions = {key: (low, high) for key, (low, high) in ranges if 0 <= low <= high}
+        versions = {key: (low, high) for key, (low, high) in ranges if 0 <= low <= high}
+        if not versions:
+            raise RetriableError(f"{self.address} answered ApiVersions without a version of any request")
+        self.versions = versions
 
     async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: float) -> ApiVersionsResponse:
         future = self._send(question, version, lambda frame: decode_response(ApiVersionsResponse, version, frame)[1])

@@ -12,6 +12,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.topic_partition import TopicPartition as Named
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
+from tests.support.white_box import data_plane
 
 
 @pytest.fixture
@@ -58,6 +59,22 @@ def test_getmany_and_getone_of_some_partitions_leave_the_others_for_later(kafka:
             assert member.paused() == frozenset()
             rest = await _all_of(member, 4_000)
             assert rest == {partition: list(range(1_000)) for partition in (0, 1, 3, 5)}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_call_after_getone_of_a_partition_reads_the_others_again(count: int, kafka: EmbeddedKafka) -> None:
+    """Also while messages of that partition are ready, so that nothing makes the call wait."""
+
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, 1_000 * PARTITIONS)
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            await member.getone(Named("orders", 2))
+            assert (len(data_plane(member).ready) >= count, data_plane(member).assigned) == (True, {Named("orders", 2)})
+            assert len(await member.consume(count, 1) if count > 1 else [await member.poll(1)]) == count
+            assert data_plane(member).assigned == {Named("orders", number) for number in range(PARTITIONS)}
 
     asyncio.run(main())
 

@@ -39,7 +39,7 @@ from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produc
 from tests.support.consumer.signal_points import interrupted
 from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
-from tests.support.white_box import coordinator_of
+from tests.support.white_box import coordinator_of, data_plane
 
 COUNT = 50
 PROTOCOLS = ({"strategy": "cooperative-sticky"}, {"strategy": "range"}, {"group_protocol": "consumer"})
@@ -383,6 +383,16 @@ def test_reading_until_given_offsets(kafka: EmbeddedKafka) -> None:
         found = [pair for batch in one.arrow_batches([row(0, 20), row(1, 5)]) for pair in pairs(batch)]
         assert sorted(found) == [(0, at) for at in range(20)] + [(1, at) for at in range(5)]
         assert (0, 20) in read([one], lambda them: len(them) >= len(ALL) - 25)
+
+
+def test_a_call_after_a_bounded_read_reads_the_other_partitions_again(kafka: EmbeddedKafka) -> None:
+    """Also while records of the partition of the bounded read are there, so that nothing makes the call wait."""
+    with consumer(kafka) as one:
+        one.assign([row(number, 0) for number in range(4)])
+        assert [pair for batch in one.arrow_batches([row(0, 5)]) for pair in pairs(batch)] == [(0, at) for at in range(5)]
+        assert data_plane(one).assigned == {TopicPartition("orders", 0)}
+        assert pairs(one.consume_arrow(1, timeout=DEADLINE_S)) == [(0, 5)]
+        assert data_plane(one).assigned == {TopicPartition("orders", number) for number in range(4)}
 
 
 def test_reading_until_a_time_without_later_records_ends_with_the_log(kafka: EmbeddedKafka) -> None:

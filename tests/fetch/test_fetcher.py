@@ -22,7 +22,7 @@ from consumer_coord.simulation.brokers import AgedApis
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchRequest, FetchResponse, PartitionData
-from tests.support.fetch.world import FETCH, Reader, World, play
+from tests.support.fetch.world import FETCH, Reader, RefusedFetches, World, play
 from tests.support.waiting import eventually_async
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -1044,28 +1044,54 @@ def test_refused_credentials_are_raised_by_take_until_they_are_right(monkeypatch
         client = world.client()
         fetcher = Fetcher(client)
         world.write(T0)
-
-        ask = client.request
-
-        right = False
-
-        async def refuse(broker: Any, message: Any, **settings: Any) -> Any:
-            if not right and getattr(message, "request_class", None) is FetchRequest:
-                raise AuthenticationError("wrong password")
-            return await ask(broker, message, **settings)
-
-        monkeypatch.setattr(client, "request", refuse)
+        refusal = RefusedFetches.by(client, monkeypatch)
         fetcher.assign(from_start(T0))
         for _ in range(2):
             assert await fetcher.wait(Deadline.after(10_000))
             with pytest.raises(AuthenticationError, match="wrong password"):
                 fetcher.take(1)
         assert await fetcher.wait(Deadline.after(10_000))
-        right = True
+        refusal.right = True
         with pytest.raises(AuthenticationError, match="wrong password"):
             fetcher.take(1)
         assert await fetcher.wait(Deadline.after(10_000))
         assert [item.partition for item in fetcher.take(1)] == [T0]
+        await fetcher.close()
+
+    play(test)
+
+
+def test_an_error_that_was_not_raised_yet_is_forgotten_when_the_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        client = world.client()
+        fetcher = Fetcher(client)
+        refusal = RefusedFetches.by(client, monkeypatch)
+        fetcher.assign(from_start(T0))
+        assert await fetcher.wait(Deadline.after(10_000))
+        await asyncio.sleep(10)
+        assert 5 < refusal.refused < 50, "asked again, with back-off"
+        refusal.right = True
+        await asyncio.sleep(10)
+        assert not fetcher.ready
+        assert (fetcher.failure(), fetcher.take(1)) == (None, [])
+        await fetcher.close()
+
+    play(test)
+
+
+def test_the_error_of_a_broker_is_forgotten_with_its_last_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        client = world.client()
+        fetcher = Fetcher(client)
+        refusal = RefusedFetches.by(client, monkeypatch)
+        fetcher.assign(from_start(T0))
+        assert await fetcher.wait(Deadline.after(10_000))
+        assert isinstance(fetcher.failure(), AuthenticationError)
+        fetcher.unassign([T0])
+        assert (fetcher.failure(), fetcher.take(1)) == (None, [])
+        asked = refusal.refused
+        await asyncio.sleep(10)
+        assert refusal.refused <= asked + 1, "nobody wants anything"
         await fetcher.close()
 
     play(test)

@@ -11,15 +11,13 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart
-from consumer_coord.fetch.broker_fetches import BrokerFetches
-from consumer_coord.fetch.lanes import Lane
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.shared_clusters import cluster_client
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.consumer.embedded import produce
-from tests.support.fetch.world import Reader, World, play
+from tests.support.fetch.world import Reader, RefusedFetches, World, play
 
 T = [TopicPartition("t", number) for number in range(10)]
 #: A Fetch that waits for new records longer than any test may wait for a record.
@@ -267,20 +265,15 @@ def test_only_readers_with_the_same_settings_share() -> None:
 def test_an_error_that_ends_a_task_reaches_every_reader_and_reading_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World) -> None:
         client = world.client()
+        refusal = RefusedFetches.by(client, monkeypatch)
         readers = readers_of(client, 2)
-        await asyncio.sleep(5)
-
-        def refused(self: BrokerFetches, lane: Lane) -> None:
-            raise AuthenticationError("wrong password")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(BrokerFetches, "_next", refused)
-            await asyncio.sleep(5)
-        for reader, one in zip(readers, T, strict=False):
-            # The wait ends at once because of the error.
-            assert await reader.fetcher.wait(Deadline.after(1_000))
+        for reader in readers:
+            assert await reader.fetcher.wait(Deadline.after(10_000))
             with pytest.raises(AuthenticationError):
                 reader.take()
+        refusal.right = True
+        await asyncio.sleep(5)
+        for reader, one in zip(readers, T, strict=False):
             expected = world.write(one)
             await in_time(reader, one, 1)
             assert reader.records[one] == expected

@@ -23,7 +23,7 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.wire.apis import api_for
-from consumer_coord.wire.messages.cluster import ApiVersionsRequest, MetadataRequest
+from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 from consumer_coord.wire.messages.group import JoinGroupRequest
 from tests.support.consumer.embedded import BROKER, DEADLINE_S
 from tests.support.group.fake import DROP, PASS, FakeBrokers, held_until
@@ -291,6 +291,16 @@ async def test_a_broker_that_restarts_is_asked_again_with_the_newest_api_version
     one = new_member(brokers)
     await one.join()
     assert _asked_in(brokers) == [4, 4, 3, 0, 4]
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_broker_that_offers_no_version_at_all_is_asked_again() -> None:
+    brokers = FakeBrokers()
+    brokers.answer(ApiVersionsRequest, ApiVersionsResponse(), ApiVersionsResponse(api_keys=[ApiVersion(3, -1, -1)]))
+    one = new_member(brokers)
+    await one.join()
+    assert _asked_in(brokers) == [4, 4, 4]
     await one.close()
 
 

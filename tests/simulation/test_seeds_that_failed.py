@@ -229,6 +229,8 @@ WHAT_IT_WAS = {
     " committed records of its producer counted as aborted",
     177432815: "a bounded read no longer wanted a partition, whose next response was discarded: the health took it for an"
     " answer that the log had no more records",
+    176433223: "getmany of a partition was cancelled; while its messages were ready, the next calls did not read the others",
+    909000002: "an application took what was fetched slowly, and then received an error of a broker that had answered since",
     176432609: "a heartbeat's response omitted the assignment, and the member never learned that it still had it",
 }
 
@@ -482,6 +484,14 @@ def _believe_discarded_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reader, "selects", lambda self, partition: True)
 
 
+def _deliver_what_is_ready_after_a_restricted_call(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine.Engine, "at_hand", property(lambda self: not self.attention and self.deliverable))
+
+
+def _raise_former_errors(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fetcher, "_drop_failure", lambda self, broker: None)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -518,6 +528,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     4036: (_frames_arrive_by_the_clock_of_the_member, "liveness"),
     176432549: (_drop_batches_before_the_offset, "int-poll-skip"),
     177432815: (_believe_discarded_rows, "health"),
+    176433223: (_deliver_what_is_ready_after_a_restricted_call, "stranded"),
+    909000002: (_raise_former_errors, "raised"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
 }
 

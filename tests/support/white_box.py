@@ -61,9 +61,9 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
     return consumer._quiet is coordinator_of(consumer).application.news
 
 
-def data_plane(consumer: GroupConsumer) -> DataPlaneOf:
-    """Return the data plane of a consumer."""
-    return DataPlaneOf(consumer._reader)
+def data_plane(consumer: GroupConsumer | AsyncGroupConsumer) -> DataPlaneOf:
+    """Return the data plane of a consumer that was used."""
+    return DataPlaneOf(consumer._shared._access.opened().reader)
 
 
 def next_offset(consumer: GroupConsumer | AsyncGroupConsumer, partition: TopicPartition) -> int | None:

@@ -123,6 +123,10 @@ class Pump:
             self._bell.set()
         return found
 
+    def failure(self) -> CoordinatorError | None:
+        """Return the error that ended the pump's thread."""
+        return self._failure
+
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
         """Do nothing, because messages count only until they are taken."""
 

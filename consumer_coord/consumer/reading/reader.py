@@ -140,7 +140,8 @@ class Reader:
         #: Whether a refill was requested that has not happened yet.
         self._asked = False
         self._serial = 0
-        self._failure: CoordinatorError | None = None
+        #: Whether something ended the Fetches, which is raised after what is in the queue.
+        self._failed = False
         self._kept = kept_chunks()
         #: Lets go of finished chunks; called when a poll has no result.
         self.sweep: Callable[[], None] = self._kept.sweep
@@ -268,7 +269,7 @@ class Reader:
         False while a refill is on its way, because it rings: a thread that looked again and again would keep the lock that the
         loop needs.
         """
-        return len(self._queue) > self._decoded or self._failure is not None or (not self._asked and self._fetcher.ready)
+        return len(self._queue) > self._decoded or self._failed or (not self._asked and self._fetcher.ready)
 
     def pull(self, most: int) -> None:
         """Decode records that have arrived until ``most`` messages or events are ready; without a wait."""
@@ -503,12 +504,12 @@ class Reader:
         """Move fetched records into the queue, and ring."""
         self._asked = False
         room = most - (self._added - self._removed)
-        if room > 0 and self._failure is None:
+        if room > 0 and not self._failed:
             try:
                 found = self._fetcher.take(room)
-            except CoordinatorError as error:
+            except CoordinatorError:
                 # The engine raises it in the application's next call.
-                self._failure = error
+                self._failed = True
                 self._wake()
                 return
             for item in found:
@@ -580,9 +581,11 @@ class Reader:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if not self._queue and self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        if not self._queue and self._failed:
+            # While the application took what was in the queue, the broker may have answered again.
+            failure, self._failed = self._fetcher.failure(), False
+            if failure is not None:
+                raise failure
 
     def log_ends(self) -> Mapping[TopicPartition, LogEnd] | None:
         """Return what is known about the ends of the logs of the assigned partitions; None if librdkafka fetches."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from consumer_coord.consumer.reading.chunks import MessageChunk, ReadingEvent
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch import FetchStart, Stopped
 from consumer_coord.topic_partition import TopicPartition
 
@@ -31,6 +32,9 @@ class MessageSource(Protocol):
 
     def take(self, max_bytes: int) -> list[MessageChunk | ReadingEvent | Stopped]:
         """Return what was fetched, in order, without a wait; raise what ended the Fetches."""
+
+    def failure(self) -> CoordinatorError | None:
+        """Return what ended the Fetches; None if they go on."""
 
     def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
         """Take note that what was taken before an offset is no longer needed."""

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import attrs
+import pytest
 
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
@@ -15,8 +16,10 @@ from consumer_coord.broker.kafka_apis import ClientConnection
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.record_batch import Record, read_records
 from consumer_coord.broker.topics import Partition
+from consumer_coord.errors import AuthenticationError
 from consumer_coord.fetch import FetchedRecords, Fetcher, FetchStart, Stopped
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.network import Server as VirtualServer
@@ -30,7 +33,7 @@ from consumer_coord.wire.codec import (
     decode_response,
     encode_response,
 )
-from consumer_coord.wire.messages.log import FetchResponse
+from consumer_coord.wire.messages.log import FetchRequest, FetchResponse
 from tests.support.broker.record_batches import read_headers
 
 FETCH = 1
@@ -179,6 +182,27 @@ def play(test: Callable[[World], Awaitable[None]], **settings: Any) -> None:
             await asyncio.sleep(60)
 
     virtual.run(main(), max_time_s=100_000)
+
+
+@attrs.define
+class RefusedFetches:
+    """A client whose password is wrong for Fetch, or not yet ``right``."""
+
+    right: bool = False
+    refused: int = 0
+
+    @classmethod
+    def by(cls, client: ClusterClient, patch: pytest.MonkeyPatch) -> RefusedFetches:
+        refusal, ask = cls(), client.request
+
+        async def request(broker: Broker, message: Any, **settings: Any) -> Any:
+            if not refusal.right and getattr(message, "request_class", None) is FetchRequest:
+                refusal.refused += 1
+                raise AuthenticationError("wrong password")
+            return await ask(broker, message, **settings)
+
+        patch.setattr(client, "request", request)
+        return refusal
 
 
 @attrs.define
