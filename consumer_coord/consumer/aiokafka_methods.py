@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, overload
 from consumer_coord.confluent.kafka_exceptions import kafka_exceptions
 from consumer_coord.confluent.rows import native, partition_of
 from consumer_coord.confluent.types import Message
-from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.librdkafka.security_errors import message_failure
+from consumer_coord.consumer.task_columns import AsyncArrowCalls
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition

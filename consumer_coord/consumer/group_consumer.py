@@ -3,7 +3,7 @@
 This module adapts the engine to threads, and to confluent-kafka's arguments and types. The protocol runs on the process's
 background loop; the calling thread carries out the group's changes and calls the callbacks.
 
-The module :mod:`~consumer_coord.consumer.turns` decides which thread may use the engine, and which calls a callback may make.
+:mod:`~consumer_coord.consumer.thread_turns` decides which thread may use the engine, and which calls a callback may make.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from consumer_coord.confluent.rows import GivenRows, Row, Rows, commit_reports, 
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition
-from consumer_coord.consumer.arrow_calls import ArrowCalls
 from consumer_coord.consumer.assembly import Parts, prepared
 from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
@@ -55,8 +54,9 @@ from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.shared_calls import SharedCalls
+from consumer_coord.consumer.thread_columns import ArrowCalls
+from consumer_coord.consumer.thread_turns import Done, T, run_blocking
 from consumer_coord.consumer.tracking import BlockingMemberTracking, MemberTracking
-from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
     CallbackError,
@@ -333,7 +333,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 at_hand.user = 0
                 return None
             message = ready[0]
-            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
             at_hand.user = 0
             del ready[0]
             last[me] = message
@@ -364,7 +364,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             else:
                 messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
                 delivered = deque(messages)
-            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
             self._at_hand.user = 0
             self._deliveries.last[me] = delivered
             reader.at_hand.ready = rest

@@ -14,7 +14,7 @@ from consumer_coord.confluent.rows import GivenRows, seconds
 from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.turns import Turns
+from consumer_coord.consumer.thread_turns import Turns
 from consumer_coord.errors import CallbackError, ConcurrentUseError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ArrowCalls(Turns):
                 if timeout_s <= 0 and self._quiet is application.news:
                     return request.empty
             batch, delivered, reader, cursors = self._next_batch(request, timeout_s)
-            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
             self._at_hand.user = 0
             if delivered:
                 self._deliveries.last[me] = delivered
@@ -208,7 +208,7 @@ class _Batches(Iterator["ArrowColumns"]):
             batch, delivered, reader, cursors = consumer._next_batch(self._request, FOREVER_S)
             if not delivered:
                 raise StopIteration
-            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
             consumer._at_hand.user = 0
             consumer._deliveries.last[me] = delivered
             reader.cursors = cursors
