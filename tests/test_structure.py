@@ -63,12 +63,14 @@ READ_COLUMNS = (
     "consumer_coord.fetch",
     "consumer_coord.columns",
     "consumer_coord.consumer.arrow_arguments",
-    "consumer_coord.consumer.arrow_calls",
+    "consumer_coord.consumer.thread_columns",
     "consumer_coord.consumer.arrow_reads",
     "consumer_coord.consumer.deliveries",
     "consumer_coord.consumer.engine",
     "consumer_coord.consumer.reading",
-    "consumer_coord.consumer.turns",
+    "consumer_coord.consumer.thread_access",
+    "consumer_coord.consumer.thread_turns",
+    "consumer_coord.consumer.thread_waits",
     "consumer_coord.spark",
 )
 #: Modules that the broker may import. The client is not among them; assignors are, because the broker assigns under the

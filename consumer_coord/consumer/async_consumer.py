@@ -2,8 +2,10 @@
 
 This module adapts the engine to tasks. The coordinator and the reader run on the application's loop.
 
-The methods are those of ``confluent_kafka.aio.AIOConsumer``; common methods of aiokafka are in
-:mod:`~consumer_coord.consumer.aiokafka_methods`.
+The methods are those of ``confluent_kafka.aio.AIOConsumer``, and common methods of aiokafka's consumer under aiokafka's names.
+For the latter, a partition is any object with a ``topic`` and a ``partition``. The keys of a returned dictionary are the
+objects that the caller passed; ``getmany``, and calls without partitions, return confluent-kafka's TopicPartition as keys. Some
+methods that read memory in aiokafka are coroutines here.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import concurrent.futures
 import inspect
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from assignors.base import Assignor
 from consumer_coord.assignor_loading import choose_assignors
+from consumer_coord.column_names import COLUMNS
 from consumer_coord.config import parse
 from consumer_coord.confluent.arguments import Topics, constructor_arguments, flag
 from consumer_coord.confluent.group_lines import group_lines
@@ -33,12 +36,14 @@ from consumer_coord.confluent.rows import (
     Row,
     Rows,
     commit_reports,
+    native,
+    partition_of,
     raise_if_all_failed,
     rows,
     seconds,
 )
 from consumer_coord.confluent.types import KafkaError, Message
-from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS
 from consumer_coord.consumer.assembly import prepared
 from consumer_coord.consumer.async_unclosed import LoopMember
 from consumer_coord.consumer.callback_types import Callback, Partitions
@@ -49,8 +54,9 @@ from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.librdkafka.security_errors import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
-from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.shared_calls import SharedCalls
+from consumer_coord.consumer.task_access import TaskAccess
+from consumer_coord.consumer.task_columns import TaskColumns
 from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.consumer.tracking import MemberTracking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
@@ -59,31 +65,33 @@ from consumer_coord.errors import (
     ConcurrentUseError,
     CoordinatorError,
 )
-from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.shared_clusters import Clusters, shared_clusters
-from consumer_coord.offsets import CommitResult
 from consumer_coord.record_tracker import RecordTracker, Tracking
+from consumer_coord.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from consumer_coord.columns import ArrowColumns
     from consumer_coord.consumer.reading.reader import Reader
+    from consumer_coord.consumer.reports import Reports
     from consumer_coord.health import Health
     from consumer_coord.lag.partition_lag import PartitionLag
     from consumer_coord.process import Counts, ProcessOptions
-    from consumer_coord.topic_partition import TopicPartition
 
 logger: Final = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Maximum number of messages taken from librdkafka in one call.
+#: Maximum number of messages taken from librdkafka in one call, and that ``getmany`` returns if ``max_records`` is not given.
 _BATCH = 500
+#: Interval at which a call that reads some partitions lets the others be read, in seconds.
+_SLICE_S = 0.1
 
 
-class AsyncGroupConsumer(AiokafkaMethods):
+class AsyncGroupConsumer:
     """Consume as a member of a group from asyncio code.
 
     Example::
@@ -102,6 +110,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
     """
 
     _metrics_push: MetricsPush | None = None
+    #: What this package's own Fetch of messages reports to callbacks; None if librdkafka reports.
+    _reports: Reports | None = None
     #: A function that receives the name and the text of each step of the group, for ``debug=cgrp``.
     _steps: Callable[[str, str], None] | None = None
 
@@ -137,7 +147,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._offered_to: object = None
         #: The object that makes the member leave the group if the consumer is not closed; None before the first use.
         self._member: LoopMember | None = None
-        self._access = TaskAccess(self)
+        self._access = TaskAccess(self._start, self._used, lambda: self._in_callback, self._finish_in_order)
         self._shared = SharedCalls(self._access, parsed, raise_if_all_failed)
         self._engine_loop: EngineLoop | None = None
         self._turns = TaskTurns(
@@ -145,6 +155,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             lambda: 0.0 if self._engine_loop is None else self._engine_loop.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
+        self._columns = TaskColumns(parsed, self._used, self._deliveries)
         #: The exception that was being handled when this consumer was created. close() ignores this exception.
         self._handled = sys.exc_info()[1]
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
@@ -220,6 +231,15 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._turns.waited_for and await self._turns.pass_on():
             # Other tasks may have changed the state: check the group before delivering a message.
             self._core.application.look_again()
+
+    async def start(self) -> None:
+        """Find the group's coordinator, so that this call, and not the first poll, reports a wrong address or password."""
+        with kafka_exceptions():
+            await self._start().core.ensure_coordinator_ready()
+
+    async def stop(self) -> None:
+        """Close the consumer, as ``close()`` does."""
+        await self.close()
 
     @property
     def _consumer(self) -> Self:
@@ -404,6 +424,60 @@ class AsyncGroupConsumer(AiokafkaMethods):
             raise message_failure(message, self._settings.librdkafka)
         return message
 
+    async def getmany(
+        self, *partitions: Any, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[Any, list[Message]]:
+        """Return up to ``max_records`` messages by partition; wait at most ``timeout_ms`` milliseconds for the first message.
+
+        With ``partitions``, return only messages of these partitions; other messages wait for a later call.
+        """
+        found: dict[Any, list[Message]] = {}
+        by_partition: dict[tuple[Any, Any], list[Message]] = {}
+        most = _BATCH if max_records is None else max_records
+        for message in await self._take_of(partitions, most, timeout_ms / 1000):
+            key = (message.topic(), message.partition())
+            if key not in by_partition:
+                by_partition[key] = found[native(TopicPartition(*key))] = []
+            by_partition[key].append(message)
+        return found
+
+    @overload
+    async def getone(self, *partitions: Any) -> Message: ...
+
+    @overload
+    async def getone(self, *partitions: Any, timeout_ms: float | None) -> Message | None: ...
+
+    async def getone(self, *partitions: Any, timeout_ms: float | None = None) -> Message | None:
+        """Return the next message (only of ``partitions``, if given), or None after ``timeout_ms`` milliseconds.
+
+        Without ``timeout_ms``, wait for ever.
+        """
+        found = await self._take_of(partitions, 1, FOREVER_S if timeout_ms is None else timeout_ms / 1000)
+        return found[0] if found else None
+
+    async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
+        """Return up to ``most`` messages of these partitions (if empty: of all); after ``timeout_s`` seconds, an empty list.
+
+        If the first message is an error, raise the error.
+        """
+        if most < 1:
+            raise ValueError("max_records must be at least 1")
+        wanted = frozenset(partition_of(row) for row in partitions)
+        now = asyncio.get_running_loop().time
+        ends = now() + timeout_s
+        while True:
+            async with self._used(in_callback=False) as engine:
+                engine.core.application.polls += 1
+                self._asked()
+                if await _gather_of(engine, wanted, max(0.0, ends - now())):
+                    picked = engine.reader.take_of(wanted, most)
+                    if picked and picked[0].error() is not None:
+                        raise message_failure(picked[0], self._settings.librdkafka)
+                    if picked:
+                        return self._delivered(picked)
+            if now() >= ends:
+                return []
+
     async def _take(self, least: int, most: int, timeout: float | None) -> list[Message]:
         async with self._used(in_callback=False) as engine:
             engine.core.application.polls += 1
@@ -450,6 +524,40 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if inspect.isawaitable(returned):
             assert self._engine_loop is not None
             await self._engine_loop.through(_awaited(returned))
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    async def consume_arrow(
+        self,
+        max_records: int = MAX_RECORDS,
+        *,
+        max_bytes: int = MAX_BYTES,
+        timeout: float | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> ArrowColumns:
+        """Return records as Arrow columns as soon as any are available, or an empty batch after ``timeout`` seconds.
+
+        The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are
+        decoded on the event loop in steps of a megabyte; other tasks and heartbeats run between the steps. A cancelled call
+        loses no records.
+        """
+        return await self._columns.read(self._columns.request(columns, max_records, max_bytes), seconds(timeout, FOREVER_S))
+
+    def arrow_batches(
+        self,
+        until: Literal["now"] | GivenRows = "now",
+        *,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] = COLUMNS,
+    ) -> AsyncIterator[ArrowColumns]:
+        """Iterate over batches until every assigned partition has been read to its end; for batch jobs.
+
+        The arguments are those of :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`. If an ``anext``
+        is cancelled, no record is lost, and the next ``anext`` continues.
+        """
+        self._check_open()
+        return self._columns.batches(until, columns, max_records, max_bytes)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -532,6 +640,35 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Continue at another offset of an assigned partition; inside on_assign, begin there."""
         await self._shared.seek(partition)
 
+    async def seek_to_beginning(self, *partitions: Any) -> None:
+        """Continue at the first record of these partitions, or of all assigned partitions."""
+        await self._shared.seek_by_time(partitions, EARLIEST, "seek_to_beginning")
+
+    async def seek_to_end(self, *partitions: Any) -> None:
+        """Continue after the last record of these partitions, or of all assigned partitions."""
+        await self._shared.seek_by_time(partitions, LATEST, "seek_to_end")
+
+    async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
+        """Continue at the group's committed offsets of these partitions, or of all assigned partitions.
+
+        A partition without a committed offset keeps its position.
+        """
+        return await self._shared.seek_to_committed(partitions)
+
+    async def beginning_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """Return the offset of the first record of each partition."""
+        return await self._shared.offsets(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """Return the offset after the last record of each partition; with ``read_committed``, the last stable offset."""
+        return await self._shared.offsets(partitions, LATEST)
+
+    async def highwater(self, partition: Any) -> int | None:
+        """Return a partition's end offset from its last Fetch response, without a request; None before the first response."""
+        row = native(partition_of(partition))
+        found = await self.get_watermark_offsets(row, cached=True)
+        return None if found is None or found[1] < 0 else found[1]
+
     async def get_watermark_offsets(
         self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
@@ -585,6 +722,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now, without waiting for a running poll."""
         return self._shared.assignment(self._access.opened())
+
+    def paused(self) -> frozenset[Any]:
+        """Return the paused partitions."""
+        return self._shared.paused(self._start())
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""
+        return self._shared.subscription()
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
@@ -642,47 +787,6 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Make the group rebalance (KIP-568)."""
         with kafka_exceptions():
             self._core.enforce_rebalance(reason)
-
-
-class TaskAccess:
-    """How a task reaches the engine of an asyncio consumer, on the consumer's loop."""
-
-    def __init__(self, consumer: AsyncGroupConsumer) -> None:
-        self._consumer = consumer
-
-    def opened(self) -> Engine:
-        """See :class:`~consumer_coord.consumer.shared_calls.Access`, like the other methods."""
-        with kafka_exceptions():
-            return self._consumer._start()
-
-    def given(self, partitions: Any) -> list[Any]:
-        return list(partitions)
-
-    @property
-    def callback(self) -> Phase | None:
-        return self.opened().calling if self._consumer._in_callback else None
-
-    def finish(self) -> None:
-        self._consumer._finish_in_order()
-
-    async def use(self, work: Callable[[Engine], T]) -> T:
-        async with self._consumer._used() as engine:
-            return work(engine)
-
-    async def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-        async with self._consumer._used() as engine:
-            return await work(engine)
-
-    async def change(self, work: Callable[[Engine], Coroutine[Any, Any, None]], *, in_callback: bool = True) -> None:
-        async with self._consumer._used(in_callback=in_callback) as engine:
-            await work(engine)
-
-    async def beside(self, work: Callable[[Engine], Coroutine[Any, Any, T]], limit_ms: float | None = None) -> T:
-        with kafka_exceptions():
-            return await work(self.opened())
-
-    async def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> CommitResult:
-        return await self.opened().commit(entries, timeout_ms)
 
 
 class _Turn:
@@ -745,3 +849,10 @@ def _has_ended(task: object) -> bool:
 
 def _has_failed(task: object) -> bool:
     return isinstance(task, asyncio.Task) and task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
+    """Wait for messages, at most 0.1 s if ``wanted`` is not empty; return False if no message may be delivered."""
+    if not wanted:
+        return await engine.gather(1, _BATCH, timeout_s)
+    return await engine.gather(1, _BATCH, min(timeout_s, _SLICE_S), only=wanted)

@@ -3,7 +3,7 @@
 This module adapts the engine to threads, and to confluent-kafka's arguments and types. The protocol runs on the process's
 background loop; the calling thread carries out the group's changes and calls the callbacks.
 
-The module :mod:`~consumer_coord.consumer.turns` decides which thread may use the engine, and which calls a callback may make.
+:mod:`~consumer_coord.consumer.thread_turns` decides which thread may use the engine, and which calls a callback may make.
 """
 
 from __future__ import annotations
@@ -19,59 +19,54 @@ from contextlib import nullcontext
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack
 
 from assignors.base import Assignor
+from consumer_coord.column_names import COLUMNS
 from consumer_coord.confluent.arguments import (
     FormerKeywords,
     Topics,
     check_timeout,
-    checked_rows,
     commit_keywords,
     constructor_arguments,
     flag,
 )
-from consumer_coord.confluent.events import error_messages, is_delivered
 from consumer_coord.confluent.group_lines import group_lines
 from consumer_coord.confluent.kafka_exceptions import (
     drop_in_exceptions,
     kafka_exceptions,
-    raise_cause,
     to_kafka_exception,
 )
 from consumer_coord.confluent.rows import GivenRows, Row, Rows, commit_reports, raise_if_any_failed, rows, seconds
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition
-from consumer_coord.consumer.arrow_calls import ArrowCalls
+from consumer_coord.consumer.arrow_arguments import MAX_BYTES, MAX_RECORDS
 from consumer_coord.consumer.assembly import Parts, prepared
 from consumer_coord.consumer.callback_types import Callback, Partitions
 from consumer_coord.consumer.deliveries import Deliveries
-from consumer_coord.consumer.engine import FOREVER_S, GRACE_S, SLICE_S, Engine
+from consumer_coord.consumer.engine import FOREVER_S
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.librdkafka.security_errors import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import completed
 from consumer_coord.consumer.metrics_push import MetricsPush
-from consumer_coord.consumer.partitions import Phase
 from consumer_coord.consumer.shared_calls import SharedCalls
+from consumer_coord.consumer.thread_access import ThreadAccess, run_blocking
+from consumer_coord.consumer.thread_columns import ThreadColumns
+from consumer_coord.consumer.thread_turns import ThreadTurns
+from consumer_coord.consumer.thread_waits import MOST_READY, ThreadWaits
 from consumer_coord.consumer.tracking import BlockingMemberTracking, MemberTracking
-from consumer_coord.consumer.turns import Done, T, run_blocking
 from consumer_coord.consumer.which_plane import reads_with_librdkafka
 from consumer_coord.errors import (
-    CallbackError,
     ClosedError,
     CoordinatorError,
-    RequestTimedOutError,
 )
-from consumer_coord.group.commits import Entry
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.log_text import get_logger
-from consumer_coord.offsets import CommitResult
 from consumer_coord.record_tracker import BlockingTracking, RecordTracker
 from consumer_coord.runtime.blocking_call import BlockingCall
-from consumer_coord.runtime.locks import Bell
 from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
@@ -83,10 +78,6 @@ if TYPE_CHECKING:
 
 logger: Final = get_logger(__name__)
 
-#: Number of messages that a poll decodes at once.
-MOST_READY: Final = 300
-#: Maximum number of non-fatal errors kept for an application that does not poll. Older errors are dropped.
-_MOST_NOTES = 100
 #: confluent-kafka's limit of ``num_messages`` in one ``consume()``.
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = Consumer
@@ -95,10 +86,11 @@ _ConfluentConsumer: Any = Consumer
 _MADE_OF = (
     "_coordinator",
     "_core",
-    "_application",
     "_engine",
+    "_turns",
+    "_waits",
+    "_columns",
     "_shared",
-    "_reader",
     "_librdkafka",
     "_settings",
     "_at_hand",
@@ -119,6 +111,8 @@ class _NotMade:
     A ``__getattr__`` of the consumer would work, too. But each read of an attribute in ``poll`` would take four times as long.
     """
 
+    closed = True
+
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(ClosedError("Consumer closed"))
 
@@ -134,7 +128,7 @@ class _InitSignature:
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
+class GroupConsumer(_ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
     """A drop-in replacement for ``confluent_kafka.Consumer`` with the additional argument ``assignors``.
 
     ``config`` is one dictionary of Kafka's settings, for the group and for librdkafka; keyword arguments add settings. Calls
@@ -181,13 +175,10 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._coordinator.close()
                 raise
         self._settings = self._coordinator.config
-        self._raises = self._settings.poll_raises_errors
         self._core = self._coordinator.core
-        self._application = self._core.application
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        self._shared = SharedCalls(ThreadAccess(self), self._settings, raise_if_any_failed)
         self._refusals = Refusals(self._librdkafka.settings)
         make = prepared(
             self._settings,
@@ -201,21 +192,24 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             reports_automatic=self._on_commit is not None,
         )
         parts = self._coordinator.call(lambda: self._made(make))
-        self._engine, self._reports, self._metrics_push = parts.engine, parts.reports, parts.metrics_push
-        self._reader = self._engine.reader
-        self._at_hand = self._application.at_hand = self._reader.at_hand
-        self._outcomes = self._engine.commits
-        #: The last error that poll reported as a message; iteration raises this error.
-        self._failure: CoordinatorError | None = None
-        #: The failure that ended this member; None until poll has reported the failure.
-        self._final: CoordinatorError | None = None
-        #: Messages with an error that poll and consume return next.
-        self._errors: deque[Message] = deque()
-        if not self._raises:
-            self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
-        #: Work that callbacks requested; done when the call that runs the callback ends.
-        self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._closed = False
+        engine = self._engine = parts.engine
+        self._reports, self._metrics_push = parts.reports, parts.metrics_push
+        self._at_hand = self._core.application.at_hand = engine.reader.at_hand
+        turns = ThreadTurns(self._coordinator, engine)
+        self._waits = ThreadWaits(
+            engine,
+            turns,
+            self._deliveries,
+            raises=self._settings.poll_raises_errors,
+            reported=self._librdkafka.reported,
+            report=self._report_all,
+            events=self._between_slices,
+        )
+        self._columns = ThreadColumns(self._settings, engine, turns, self._waits, self._deliveries)
+        access = ThreadAccess(engine, turns, self._coordinator, self._finish_in_order)
+        self._shared = SharedCalls(access, self._settings, raise_if_any_failed)
+        # The last one, because a consumer without it counts as closed.
+        self._turns = turns
 
     async def _made(self, make: Callable[[ConsumerCoordinator, EngineLoop], Parts]) -> Parts:
         return make(self._core, EngineLoop(self._core, other_threads=True))
@@ -239,11 +233,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         message = self.poll()
         while message is None:
             # A callback unsubscribed or closed the consumer, and may have subscribed again.
-            if self._closed or not (self._core.protocol.subscribed or self._engine.manual):
+            if self._turns.closed or not (self._core.protocol.subscribed or self._engine.manual):
                 raise StopIteration
             message = self.poll()
         if message.error() is not None:
-            failure, self._failure = self._failure, None
+            failure, self._waits.failure = self._waits.failure, None
             raise message_failure(message, self._settings.librdkafka) if failure is None else to_kafka_exception(failure)
         return message
 
@@ -262,8 +256,8 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
         await self._report_commits()
-        if self._waiting:
-            await BlockingCall.on_caller(self._pass_turn)
+        if self._turns.waiting:
+            await BlockingCall.on_caller(self._turns.pass_on)
         if notes := self._core.application.failures.notes:
             # An error of a background task must end a blocking poll.
             raise notes.popleft()
@@ -285,30 +279,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         on_commit = self._on_commit
         for error, rows_of_it in commit_reports(self._engine.commits.take(), wanted=on_commit is not None):
             assert on_commit is not None
-            self._call_out(on_commit, error, rows_of_it)
+            self._turns.call_out(on_commit, error, rows_of_it)
 
     async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call a function of the application on the application's thread."""
-        await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
-
-    async def _do_what_callbacks_asked(self) -> None:
-        self._engine.returns_early = False
-        while self._then and not self._closed:
-            await self._then.pop(0)()
-
-    def _do_later(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Schedule a callback's work for the end of the present call, and make this call end soon."""
-        self._then.append(work)
-        self._engine.returns_early = True
-
-    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Change the subscription or the assignment; after an ``unsubscribe`` that is still due."""
-        if self._then and self._in_callback:
-            self._do_later(work)
-            return
-        if self._then:
-            self._run(self._do_what_callbacks_asked)
-        self._run(work)
+        await BlockingCall.on_caller(lambda: self._turns.call_out(callback, *arguments))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -324,16 +299,16 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             return message
         me, mine = get_ident(), False
         try:
-            if at_hand.user and not self._may_take_turn(me):
-                return next(iter(self._poll_inside(1, timeout)), None)
+            if at_hand.user and not self._turns.may_take(me):
+                return next(iter(self._waits.poll_inside(1, timeout)), None)
             at_hand.user = me
             mine = True
-            ready, last = self._make_ready(1, MOST_READY, timeout, offers=True), self._deliveries.last
+            ready, last = self._waits.make_ready(1, MOST_READY, timeout, offers=True), self._deliveries.last
             if not ready:
                 at_hand.user = 0
                 return None
             message = ready[0]
-            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
             at_hand.user = 0
             del ready[0]
             last[me] = message
@@ -347,65 +322,32 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         _check_count(num_messages)
         me, mine = get_ident(), False
         try:
-            if self._at_hand.user and not self._may_take_turn(me):
-                return self._poll_inside(num_messages, timeout)
+            if self._at_hand.user and not self._turns.may_take(me):
+                return self._waits.poll_inside(num_messages, timeout)
             self._at_hand.user = me
             mine = True
-            ready = self._make_ready(num_messages, num_messages, timeout)
-            if ready is self._errors:
+            waits = self._waits
+            ready = waits.make_ready(num_messages, num_messages, timeout)
+            if ready is waits.errors:
                 messages, rest = list(ready), deque[Any]()
                 self._at_hand.user = 0
-                self._errors = rest
+                waits.errors = rest
                 return messages
-            reader, delivered = self._reader, ready
+            delivered = ready
             if len(ready) <= num_messages:
                 # The reader gets another queue, so nobody else changes this one.
                 messages, rest = list(ready), deque()
             else:
                 messages, rest = list(islice(ready, num_messages)), deque(islice(ready, num_messages, None))
                 delivered = deque(messages)
-            # No function is called from here to the return, because a signal handler may raise in a call (see ``turns``).
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
             self._at_hand.user = 0
             self._deliveries.last[me] = delivered
-            reader.at_hand.ready = rest
+            self._at_hand.ready = rest
             return messages
         except BaseException:
             self._fail_call(me, mine, timeout)
             raise
-
-    def _make_ready(self, least: int, most: int, timeout: float | None, *, offers: bool = False) -> deque[Any]:
-        """Wait for ``least`` messages; return the queue from which the caller may deliver some now, or the queue of errors.
-
-        ``offers``: let this thread's next polls take the other messages of the queue, until something happens.
-        """
-        at_hand, application, outcomes = self._at_hand, self._application, self._outcomes
-        ready: deque[Any] = at_hand.ready
-        at_hand.messages = None
-        at_hand.polls += 1
-        if least and self._quiet is application.news and not outcomes.unreported:
-            timeout = self._wait_quietly(timeout)
-            if timeout == 0 and self._quiet is application.news:
-                return ready
-        # Read before everything else is looked at, so that a later event ends the offer, and a freeze the lease.
-        changes = at_hand.changes
-        leased_until = self._core.lease.until
-        if outcomes.news:
-            self._report_outcomes()
-        ready = at_hand.ready
-        if len(ready) < least and not self._calls and self._engine.fast_path:
-            # The usual case: nothing else is pending.
-            timeout = self._look(least, most, timeout)
-            ready = at_hand.ready
-            if timeout == 0 and not ready and self._quiet is application.news:
-                return ready
-        enough = least and (len(ready) >= least or (timeout == 0 and ready))
-        if not (enough and self._nothing_else(leased_until)):
-            if not self._gather(least, most, timeout):
-                return self._errors
-            ready = at_hand.ready
-        if offers and application.news is application.seen and not self._calls:
-            at_hand.offer(self._deliveries.last, leased_until, changes)
-        return ready
 
     def _fail_call(self, me: int, mine: bool, timeout: float | None) -> None:
         """End the turn of a failed call if the turn is ``mine``; raise :class:`TypeError` if the timeout is invalid."""
@@ -413,118 +355,68 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._at_hand.user = 0
         check_timeout(timeout)
 
-    def _report_outcomes(self) -> None:
-        """Report the outcomes of asynchronous commits; work that a callback requests is done before the next message."""
-        self._deliveries.finish(get_ident())
-        self._report_all()
-        if self._then:
-            self._core.application.look_again()
+    # -- columns ------------------------------------------------------------------------------------------------------
 
-    def _nothing_else(self, leased_until: float) -> bool:
-        """Return whether messages that were taken after reading ``leased_until`` may be delivered without further checks."""
-        application, reader = self._core.application, self._reader
-        if application.news is not application.seen or self._calls:
-            return False
-        if reader.applied is not self._engine.plan or not reader.fast:
-            return False
-        return self._core.lease.clock() < leased_until
+    def consume_arrow(
+        self,
+        max_records: int = MAX_RECORDS,
+        *,
+        max_bytes: int = MAX_BYTES,
+        timeout: float | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> ArrowColumns:
+        """Return records as Arrow columns as soon as any are available, or an empty batch after ``timeout`` seconds.
 
-    def _wait_quietly(self, timeout: float | None, *, columns: bool = False) -> float:
-        """Wait once for a record, because the last wait found no other work; return the remaining time, in seconds.
+        A batch has at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes. If ``timeout`` is None
+        or negative, the call waits for ever. ``columns`` selects from ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and
+        DuckDB import the result without a copy. With automatic commits, the records count as finished when this thread requests
+        the next records.
 
-        ``columns``: do not decode it.
+        Calls for messages and for columns may be mixed: they share the positions, and each record is delivered once. (If
+        librdkafka fetches, ``IllegalStateError`` is raised.) Raise
+        :class:`~consumer_coord.columns.UnreadableRecordError` for damaged records, after the records before them were
+        delivered. To skip damaged records, seek.
         """
-        # An idle member spends its processor time here. After each wait the processor's caches are cold, so this code is short,
-        # makes few calls, and touches few objects.
-        application, reader, quiet = self._application, self._reader, self._quiet
-        if timeout is None or not 0 <= timeout <= SLICE_S:
-            return FOREVER_S if timeout is None else timeout
-        began = time.monotonic()
-        # If the wait is interrupted, this value remains, so the next poll checks everything.
-        self._quiet = False
-        if timeout:
-            self._wait_for_bell(timeout)
-        if reader.pending:
-            reader.pull(0 if columns else MOST_READY)
-        else:
-            reader.sweep()
-        waited_s = min(timeout, time.monotonic() - began)
-        application.poll_times.record_quiet(began, application.polls - application.waits, waited_s)
-        if not reader.found(1, columns=columns):
-            self._quiet = quiet
-        if self._librdkafka.reported:
-            application.look_again()
-        return timeout - waited_s
-
-    def _wait_for_bell(self, timeout: float) -> None:
-        """Wait for news of the group, or for records."""
-        application = self._application
-        application.bell.clear()
-        if not (application.attention or self._reader.pending):
-            application.bell.wait(timeout)
-
-    def _look(self, least: int, most: int, timeout: float | None, *, columns: bool = False) -> float:
-        """Make messages ready, and wait until there are ``least``, other work is pending, or ``timeout`` ends.
-
-        For ``columns``, wait until there is anything to decode. Return the remaining time, in seconds.
-        """
-        application, reader = self._application, self._reader
-        began = time.monotonic()
-        left_s = FOREVER_S if timeout is None or timeout < 0 else timeout
-        ends = began + left_s
-        while True:
-            news = application.news
-            self._quiet = False
-            reader.pull(most)
-            if self._librdkafka.reported:
-                application.look_again()
-            if self._outcomes.news and left_s > 0:
-                self._report_outcomes()
-            fast = self._engine.fast_path
-            self._quiet = news if fast and not reader.found(1, columns=columns) and not self._calls else False
-            if left_s <= 0 or reader.found(least, columns=columns) or not fast:
-                application.poll_times.record(began, application.calls)
-                return max(0.0, left_s)
-            reader.exceed()
-            self._wait_for_bell(min(left_s, SLICE_S))
-            application.waited()
-            left_s = ends - time.monotonic()
-
-    def _gather(self, least: int, most: int, timeout: float | None) -> bool:
-        """Wait for messages; return whether some may be delivered. If not, ``_errors`` may contain errors to return."""
-        self._check_open()
-        self._deliveries.finish(get_ident())
-        if self._take_notes():
-            return False
+        me, mine = get_ident(), False
         try:
-            with kafka_exceptions():
-                self._coordinator.check_process()
-                ready = self._on_loop(lambda: self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
-                if self._then:
-                    self._on_loop(self._do_what_callbacks_asked)
-                    ready = ready and not self._closed and bool(self._reader.ready)
-                return ready
-        except CallbackError as error:
-            raise_cause(error)
-        except CoordinatorError as error:
-            if self._raises or not is_delivered(error):
-                raise
-            failures = self._core.application.failures
-            if failures.final and failures.current is self._final:
-                # The failure was reported once; later polls return nothing.
-                self._wait_in_vain(timeout)
-                return False
-            self._final = failures.current if failures.final else None
-            self._errors.extend(error_messages(error))
-            self._failure = error
-            self._core.application.look_again()
-            return False
+            request = self._columns.request(columns, max_records, max_bytes)
+            timeout_s = seconds(timeout, FOREVER_S)
+            if self._at_hand.user:
+                self._columns.wait_for_turn(me)
+            self._at_hand.user = me
+            mine = True
+            self._at_hand.messages = None
+            self._at_hand.polls += 1
+            self._deliveries.finish(me)
+            batch, delivered, reader, cursors = self._columns.next_batch(request, timeout_s)
+            # No function is called from here to the return, because a signal handler may raise in one (see ``thread_turns``).
+            self._at_hand.user = 0
+            if delivered:
+                self._deliveries.last[me] = delivered
+                reader.cursors = cursors
+            return batch
+        finally:
+            if mine and self._at_hand.user == me:
+                self._at_hand.user = 0
 
-    def _wait_in_vain(self, timeout: float | None) -> None:
-        ends = time.monotonic() + seconds(timeout, FOREVER_S)
-        while (left_s := ends - time.monotonic()) > 0 and not self._closed:
-            time.sleep(min(left_s, SLICE_S))
-            self._on_loop(self._between_slices)
+    def arrow_batches(
+        self,
+        until: Literal["now"] | GivenRows = "now",
+        *,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] = COLUMNS,
+    ) -> Iterator[ArrowColumns]:
+        """Iterate over batches until every assigned partition has been read to its end; for batch jobs.
+
+        With ``until="now"``, the end of a partition is the end of its log when this call first saw the partition assigned. With
+        a list of TopicPartition, for instance the result of ``offsets_for_times``, only these partitions are read, each up to
+        its offset (exclusive); ``OFFSET_END`` means the same end as ``"now"``. Reading ends when the position reaches the end,
+        so the call does not wait for records that were compacted, aborted, or removed by a truncation. While a partition is
+        paused, the call waits. If the group assigns no partition to the member, the iteration ends after ten seconds. Raise
+        ``ConfigurationError`` if a partition of the list has no offset.
+        """
+        return self._columns.batches(until, columns, max_records, max_bytes)
 
     # -- records in parallel --------------------------------------------------------------------------------------------
 
@@ -568,33 +460,13 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             return MemberTracking(self._engine, lambda: nullcontext(self._engine), lambda: self._shared.subscribed)
 
         self._deliveries.finish(get_ident())
-        return BlockingMemberTracking(self._run(track), self._run_tracked)
+        return BlockingMemberTracking(self._turns.run(track), self._run_tracked)
 
     def _run_tracked(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        result = self._run(work)
-        if self._then:
-            self._run(self._do_what_callbacks_asked)
+        result = self._turns.run(work)
+        if self._turns.requested:
+            self._turns.run(self._turns.do_requested)
         return result
-
-    def _take_notes(self) -> bool:
-        """Convert errors of background tasks to messages; return whether messages with errors are waiting."""
-        notes = self._core.application.failures.notes
-        while notes:
-            self._errors.extend(error_messages(notes.popleft()))
-        if self._errors:
-            self._core.application.look_again()
-        return bool(self._errors)
-
-    def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
-        """Return messages for a poll inside a callback, without processing changes of the group."""
-        me, ends = get_ident(), time.monotonic() + seconds(timeout, FOREVER_S)
-        self._deliveries.finish(me)
-        while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
-            if time.monotonic() >= ends:
-                return []
-        messages = self._engine.take(most)
-        self._deliveries.last[me] = tuple(messages)
-        return messages
 
     # -- subscription, assignment -------------------------------------------------------------------------------------
 
@@ -622,16 +494,16 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
         def unsubscribe() -> Coroutine[Any, Any, None]:
             return self._shared.end_subscription(self._engine)
 
-        if self._in_callback:
-            self._do_later(unsubscribe)
+        if self._turns.in_callback:
+            self._turns.do_later(unsubscribe)
             return
         self._finish_in_order()
         callbacks = self._engine.callbacks
         if self._core.assignment.held and (callbacks.on_revoke or callbacks.on_lost):
-            self._use(lambda: self._do_later(unsubscribe))
+            self._turns.use(lambda: self._turns.do_later(unsubscribe))
             self._core.application.look_again()
             return
-        self._run(unsubscribe)
+        self._turns.run(unsubscribe)
 
     def assign(self, partitions: GivenRows) -> None:
         """Assign partitions manually, without a group.
@@ -672,11 +544,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def paused(self) -> frozenset[NativePartition]:
         """Return the paused partitions."""
-        return self._use(lambda: self._shared.paused(self._engine))
+        return self._turns.use(lambda: self._shared.paused(self._engine))
 
     def assignment(self) -> Rows:
         """Return the partitions that this consumer owns now."""
-        return self._use(lambda: self._shared.assignment(self._engine))
+        return self._turns.use(lambda: self._shared.assignment(self._engine))
 
     def subscription(self) -> frozenset[str]:
         """Return the topics that this consumer subscribes to; with a pattern, the matching topics."""
@@ -776,7 +648,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568), with a reason for the broker's log."""
-        self._check_open()
+        self._turns.check_open()
         with drop_in_exceptions():
             self._coordinator.enforce_rebalance(reason)
 
@@ -786,7 +658,7 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the cluster's metadata, as confluent-kafka's ClusterMetadata."""
-        self._check_open("Handle has been closed")
+        self._turns.check_open("Handle has been closed")
         return run_blocking(self._shared.list_topics, topic, timeout)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -847,20 +719,20 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
             self._deliveries.finish(get_ident())
 
     def _shut(self, timeout: float | None, leave_group: bool | None = None, *, finished: bool) -> None:
-        if self._closed:
+        if self._turns.closed:
             return
-        if self._in_callback:
+        if self._turns.in_callback:
             # Close after the callback has returned, because until then the group waits for the callback.
-            self._do_later(lambda: self._close(timeout, leave_group))
+            self._turns.do_later(lambda: self._close(timeout, leave_group))
             return
         if finished:
             self._deliveries.finish(get_ident())
         # A blocking poll of another thread ends at its next check of the group.
         try:
-            self._run(lambda: self._close(timeout, leave_group))
+            self._turns.run(lambda: self._close(timeout, leave_group))
         except ClosedError:
             # Another thread closed the consumer while this thread waited for its turn.
-            if not self._closed:
+            if not self._turns.closed:
                 raise
 
     async def _close(self, timeout: float | None, leave_group: bool | None) -> None:
@@ -883,63 +755,11 @@ class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # it
                 await self._engine.reader.close()
                 await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000, leave_group=leave_group)
             except Exception:
-                self._closed = True
+                self._turns.closed = True
                 raise
-            self._closed = True
+            self._turns.closed = True
         if failure is not None:
             raise failure
-
-
-class ThreadAccess:
-    """How a thread reaches the engine of a blocking consumer: these methods block, and return awaitables that are done."""
-
-    def __init__(self, consumer: GroupConsumer) -> None:
-        self._consumer = consumer
-
-    def opened(self) -> Engine:
-        """See :class:`~consumer_coord.consumer.shared_calls.Access`, like the other methods."""
-        consumer = self._consumer
-        consumer._check_open()
-        try:
-            consumer._coordinator.check_process()
-        except CoordinatorError as error:
-            raise to_kafka_exception(error) from error.__cause__
-        return consumer._engine
-
-    def given(self, partitions: Any) -> list[Any]:
-        return checked_rows(partitions)
-
-    @property
-    def callback(self) -> Phase | None:
-        return self._consumer._engine.calling if self._consumer._in_callback else None
-
-    def finish(self) -> None:
-        self._consumer._finish_in_order()
-
-    def use(self, work: Callable[[Engine], T]) -> Done[T]:
-        consumer = self._consumer
-        return Done(consumer._use(lambda: work(consumer._engine)))
-
-    def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> Done[T]:
-        return Done(self._consumer._run(lambda: work(self._consumer._engine)))
-
-    def change(self, work: Callable[[Engine], Coroutine[Any, Any, None]], *, in_callback: bool = True) -> Done[None]:
-        self._consumer._change(lambda: work(self._consumer._engine))
-        return Done(None)
-
-    def beside(self, work: Callable[[Engine], Coroutine[Any, Any, T]], limit_ms: float | None = None) -> Done[T]:
-        with drop_in_exceptions():
-            return Done(self._consumer._coordinator.call(lambda: work(self._consumer._engine), limit_ms))
-
-    def commit(self, entries: Mapping[TopicPartition, Entry], timeout_ms: float | None) -> Done[CommitResult]:
-        engine, bell = self._consumer._engine, Bell()
-        ticket = engine.ticket(entries, timeout_ms, bell.set)
-        engine.submit(ticket)
-        limit_ms = engine.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        # The commit ends at its time limit. The additional time is for the case that the loop is blocked.
-        if not bell.wait(limit_ms / 1000 + GRACE_S):
-            return Done(dict.fromkeys(entries, RequestTimedOutError("the commit had no response in time")))
-        return Done(ticket.answers)
 
 
 def _has_ended(thread: int) -> bool:

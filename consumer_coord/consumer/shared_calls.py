@@ -284,6 +284,26 @@ class SharedCalls:
 
         await self._access.run(seek)
 
+    async def seek_to_committed(self, partitions: Iterable[Row]) -> dict[Row, int | None]:
+        """Continue at the group's committed offsets; the keys are the caller's objects, if it passed any."""
+        named = {partition_of(row): row for row in self._access.given(partitions)}
+
+        def held(engine: Engine) -> Mapping[TopicPartition, Row]:
+            engine.must_hold(named, "seek_to_committed")
+            return named or {partition: native(partition) for partition in engine.table}
+
+        keys = await self._access.use(held)
+        found = await self._access.beside(lambda engine: engine.core.committed(frozenset(keys)))
+
+        async def seek(engine: Engine) -> None:
+            positions = {partition: at for partition, at in found.items() if at is not None}
+            engine.must_hold(positions, "seek_to_committed")
+            for partition, position in sorted(positions.items()):
+                await engine.seek(partition, position)
+
+        await self._access.run(seek)
+        return {key: None if (at := found[partition]) is None else at.offset for partition, key in keys.items()}
+
     async def offsets(self, partitions: Iterable[Row], timestamp: int) -> dict[Row, int]:
         """Return the offsets of a time, LATEST or EARLIEST; the keys are the caller's objects."""
         self._access.opened()

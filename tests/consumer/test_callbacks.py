@@ -14,7 +14,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer import turns
+from consumer_coord.consumer import thread_turns
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Origin, Plan
 from consumer_coord.consumer.start_offsets import ResetPolicy, Start, Starts
@@ -293,7 +293,7 @@ def test_a_process_that_freezes_inside_a_callback_fails_no_call_of_another_threa
 
     def on_assign(who: GroupConsumer, rows: Any) -> None:
         thread = threading.Thread(target=other, args=(who, rows))
-        monkeypatch.setattr(turns, "time", clock)
+        monkeypatch.setattr(thread_turns, "time", clock)
         thread.start()
         eventually(lambda: clock.looks, "the other thread waits for its turn")
         looks = clock.looks

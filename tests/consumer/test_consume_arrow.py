@@ -26,7 +26,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, ArrowColumns, UnreadableRecordError
 from consumer_coord.config import parse
 from consumer_coord.confluent import Message
-from consumer_coord.consumer import arrow_reads, group_consumer
+from consumer_coord.consumer import arrow_reads, thread_waits
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.partitions import Partition, Phase
 from consumer_coord.consumer.reading.chunks import Decoding
@@ -39,7 +39,7 @@ from tests.support.consumer.embedded import BROKER, DEADLINE_S, consumer, produc
 from tests.support.consumer.signal_points import interrupted
 from tests.support.environments import needs_librdkafka
 from tests.support.waiting import eventually
-from tests.support.white_box import coordinator_of, data_plane
+from tests.support.white_box import coordinator_of, data_plane, turns_of
 
 COUNT = 50
 PROTOCOLS = ({"strategy": "cooperative-sticky"}, {"strategy": "range"}, {"group_protocol": "consumer"})
@@ -210,7 +210,7 @@ def test_waiting_records_need_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypa
         one.subscribe(["orders"])
         first = pairs(one.consume_arrow(1, timeout=DEADLINE_S))
         with monkeypatch.context() as patched:
-            patched.setattr(one, "_on_loop", lambda work: pytest.fail("a step on the loop"))
+            patched.setattr(turns_of(one), "on_loop", lambda work: pytest.fail("a step on the loop"))
             second = pairs(one.consume_arrow(1, timeout=DEADLINE_S))
         ((partition, offset),) = second
         assert first == [(partition, offset - 1)]
@@ -222,14 +222,14 @@ def test_waiting_records_need_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypa
 
 def test_a_wait_without_other_work_needs_no_step_on_the_loop(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     # The records, the end of a commit and a wake-up must end the wait, not the end of a slice.
-    monkeypatch.setattr(group_consumer, "SLICE_S", 10 * DEADLINE_S)
+    monkeypatch.setattr(thread_waits, "SLICE_S", 10 * DEADLINE_S)
     committed: list[Any] = []
     with member(kafka, on_commit=lambda error, rows: committed.append(error)) as one:
         one.subscribe(["orders"])
         read([one], lambda got: len(got) == 4 * COUNT)
         assert len(one.consume_arrow(timeout=0.05)) == len(one.consume_arrow(timeout=0.05)) == 0
         with monkeypatch.context() as patched:
-            patched.setattr(one, "_on_loop", lambda work: pytest.fail("a step on the loop"))
+            patched.setattr(turns_of(one), "on_loop", lambda work: pytest.fail("a step on the loop"))
             assert len(one.consume_arrow(timeout=0.05)) == 0
         producing = threading.Thread(target=produce, args=(kafka, "orders", {1: [1]}))
         producing.start()

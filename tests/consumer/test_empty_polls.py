@@ -70,5 +70,5 @@ def test_an_empty_poll_does_not_wait_for_the_loop(member: Any, call: Any) -> Non
     finally:
         sys.setprofile(None)
     assert calls["poll"] + calls["consume"] >= 100
-    assert calls["gather"] == calls["_on_loop"] == 0
+    assert calls["gather"] == calls["_gather"] == calls["on_loop"] == 0
     assert calls.total() < 100 * 40

@@ -17,7 +17,7 @@ from tests.support.consumer.embedded import BROKER, DEADLINE_S, GROUP, held, pro
 from tests.support.consumer.embedded import consumer as keeping_consumer
 from tests.support.consumer.interrupts import Interrupt, keep_quiet_in_destructors
 from tests.support.waiting import eventually
-from tests.support.white_box import data_plane
+from tests.support.white_box import data_plane, turns_of
 
 COUNT = 3_000
 INTERRUPTS = 60
@@ -217,7 +217,7 @@ def test_calls_that_await_nothing_need_no_step_on_the_loop(kafka: EmbeddedKafka,
         assert [len(each) for each in inside] == [3, 3, 0]
         at = row(message.partition())
         with monkeypatch.context() as patched:
-            patched.setattr(one, "_on_loop", lambda work: pytest.fail("a step on the loop"))
+            patched.setattr(turns_of(one), "on_loop", lambda work: pytest.fail("a step on the loop"))
             one.store_offsets(message)
             assert [each.offset for each in one.position([at])] == [message.offset() + 1]
             assert len(one.assignment()) == 3

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord.consumer import aiokafka_methods, reducer
+from consumer_coord.consumer import async_consumer, reducer
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import Engine
@@ -49,7 +49,7 @@ def _stop_the_others_as_the_application_does(patch: Patch) -> None:
         engine.resume(others)
         return found
 
-    patch.setattr(aiokafka_methods, "_gather_of", gather)
+    patch.setattr(async_consumer, "_gather_of", gather)
 
 
 def _keep_what_was_reported_revoked(patch: Patch) -> None:

@@ -15,6 +15,7 @@ from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.partitions import Partition
 from consumer_coord.consumer.reading.reader import Reader
+from consumer_coord.consumer.thread_turns import ThreadTurns
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.threads.background import Runtime
 from consumer_coord.threads.blocking_coordinator import BlockingCoordinator
@@ -56,9 +57,14 @@ class DataPlaneOf:
         assert chunk.rows.take(count)
 
 
+def turns_of(consumer: GroupConsumer) -> ThreadTurns:
+    """Return what decides which thread may use a consumer, and runs the threads' calls on the loop."""
+    return consumer._turns
+
+
 def waits_quietly(consumer: GroupConsumer) -> bool:
     """Return whether the next poll of an idle consumer waits for a message, and looks at nothing else."""
-    return consumer._quiet is coordinator_of(consumer).application.news
+    return turns_of(consumer).quiet is coordinator_of(consumer).application.news
 
 
 def data_plane(consumer: GroupConsumer | AsyncGroupConsumer) -> DataPlaneOf:

@@ -17,8 +17,6 @@ FILES = (
     "consumer_coord/consumer/librdkafka/*.py",
     "consumer_coord/group/**/*.py",
 )
-#: Files about settings of the data plane and about tokens, which belong neither to the engine nor to the group.
-_APART = ("security.py", "aiokafka_methods.py")
 
 #: Calls that only log or count, so a mutant without such a call does not fail.
 _TELLING = ("log", "logger", "metrics", "record", "debug", "info", "warning", "error", "exception", "gauge", "note")
@@ -114,7 +112,7 @@ def mutants(count: int, seed: int, patterns: Sequence[str] = FILES) -> list[Muta
     The results are stored by name, so only the first of several mutants with the same name is drawn.
     """
     places = []
-    for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern) if file.name not in _APART}):
+    for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern)}):
         places += [(file, place) for place in _below(ast.parse(file.read_text()), None, False)]
     random.Random(seed).shuffle(places)
     drawn: dict[str, Mutant] = {}

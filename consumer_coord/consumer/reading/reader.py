@@ -393,6 +393,26 @@ class Reader:
             return messages
         return [ready.popleft() for _ in range(most)]
 
+    def take_of(self, partitions: frozenset[TopicPartition], most: int) -> list[Any]:
+        """Return up to ``most`` messages of these partitions (if empty: of all), and mark them as delivered.
+
+        Stop before an error; if the first message is an error, return only this error.
+        """
+        picked: list[Any] = []
+        rest: deque[Any] = deque()
+        ended = False
+        for message in self.ready:
+            failed = message.error() is not None
+            ended = ended or len(picked) == most or (failed and bool(picked))
+            # An error about a broker has no partition.
+            if not ended and (not partitions or message.topic() is None or _key(message) in partitions):
+                picked.append(message)
+                ended = failed
+            else:
+                rest.append(message)
+        self.at_hand.ready = rest
+        return picked
+
     # -- columns --------------------------------------------------------------------------------------------------------
 
     @property
