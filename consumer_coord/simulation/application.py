@@ -975,9 +975,10 @@ class MemberProcess:
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
-            if self._plan.sometimes():
-                await self._calls.cancelled(consumer.unsubscribe(), self._plan)
-            await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe")
+            with self._calls.takes_turn():
+                if self._plan.sometimes():
+                    await self._calls.cancelled(consumer.unsubscribe(), self._plan, has_turn=True)
+                await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe", has_turn=True)
         except ClosedError as error:
             # Another task closes the consumer at the same time, and revokes the owned partitions.
             self._failed(error, "unsubscribe")
@@ -1007,8 +1008,7 @@ class MemberProcess:
         assert self._consumer is not None
         self._unsubscribes_beside = True
         try:
-            with self._calls.called_back():
-                await self._unsubscribe(self._consumer)
+            await self._unsubscribe(self._consumer)
         finally:
             self._unsubscribes_beside = False
 
@@ -1101,7 +1101,8 @@ class MemberProcess:
 
     async def _cut_unsubscribe(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         topics = self.subscription
-        await self._cut_off(consumer.unsubscribe(), cut)
+        with self._calls.takes_turn():
+            await self._cut_off(consumer.unsubscribe(), cut)
         if not consumer.subscribed and not self.closing:
             await self._subscribe(topics)
 
