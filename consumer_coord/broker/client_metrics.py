@@ -1,10 +1,13 @@
-"""Subscriptions of clients' metrics, and the metrics that clients push (KIP-714; Kafka's ``ClientMetricsManager``)."""
+"""Subscriptions of clients' metrics, and the metrics that clients push (KIP-714; Kafka's ``ClientMetricsManager``).
+
+Each broker remembers the clients that have asked it, and knows nothing of what they asked or pushed elsewhere.
+"""
 
 from __future__ import annotations
 
 import uuid
 import zlib
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
@@ -28,7 +31,7 @@ _INTERVALS_MS: Final = (100, 3_600_000)
 COMPRESSION: Final = (4, 3, 1, 2)
 #: Kafka's default of ``telemetry.max.bytes``.
 MAX_BYTES: Final = 1 << 20
-#: The number of client instances (Kafka's ``CACHE_MAX_SIZE``) and of pushes that are remembered.
+#: The number of client instances of a broker (Kafka's ``CACHE_MAX_SIZE``) and of pushes that are remembered.
 _MOST_INSTANCES: Final = 16_384
 _MOST_PUSHES: Final = 1_000
 #: After these errors, a client may ask again at once.
@@ -66,7 +69,8 @@ class ClientMetrics:
         self._random = random
         self._wall_clock_ms = wall_clock_ms
         self._subscriptions: dict[str, Mapping[str, str]] = {}
-        self._instances: OrderedDict[uuid.UUID, _Instance] = OrderedDict()
+        #: The broker's number -> its clients.
+        self._instances: defaultdict[int, OrderedDict[uuid.UUID, _Instance]] = defaultdict(OrderedDict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,19 +103,20 @@ class ClientMetrics:
     def _subscription_id(self, instance_id: uuid.UUID) -> int:
         return (zlib.crc32(repr((self.metrics, self.interval_ms)).encode()) ^ hash(instance_id.int)) & 0x7FFFFFFF
 
-    def _instance(self, instance_id: uuid.UUID) -> _Instance:
-        found = self._instances.setdefault(instance_id, _Instance())
-        self._instances.move_to_end(instance_id)
-        if len(self._instances) > _MOST_INSTANCES:
-            self._instances.popitem(last=False)
+    def _instance(self, broker_id: int, instance_id: uuid.UUID) -> _Instance:
+        instances = self._instances[broker_id]
+        found = instances.setdefault(instance_id, _Instance())
+        instances.move_to_end(instance_id)
+        if len(instances) > _MOST_INSTANCES:
+            instances.popitem(last=False)
         return found
 
-    def asked(self, request: GetTelemetrySubscriptionsRequest) -> GetTelemetrySubscriptionsResponse:
-        """Answer GetTelemetrySubscriptions."""
+    def asked(self, request: GetTelemetrySubscriptionsRequest, broker_id: int) -> GetTelemetrySubscriptionsResponse:
+        """Answer GetTelemetrySubscriptions as a broker."""
         instance_id = request.client_instance_id
         if instance_id == ZERO_UUID:
             instance_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
-        instance, moment_ms = self._instance(instance_id), self._wall_clock_ms()
+        instance, moment_ms = self._instance(broker_id, instance_id), self._wall_clock_ms()
         early = moment_ms - max(instance.asked_ms, instance.pushed_ms) < self.interval_ms
         if early and instance.last_error not in _ASK_AGAIN:
             instance.last_error = codes.THROTTLING_QUOTA_EXCEEDED
@@ -127,12 +132,12 @@ class ClientMetrics:
             requested_metrics=self.metrics,
         )
 
-    def pushed(self, request: PushTelemetryRequest, client_id: str) -> PushTelemetryResponse:
-        """Answer PushTelemetry, and keep the metrics of an accepted request."""
+    def pushed(self, request: PushTelemetryRequest, client_id: str, broker_id: int) -> PushTelemetryResponse:
+        """Answer PushTelemetry as a broker, and keep the metrics of an accepted request."""
         if request.client_instance_id == ZERO_UUID:
             self.refusals.add(codes.INVALID_REQUEST)
             return PushTelemetryResponse(error_code=codes.INVALID_REQUEST)
-        instance = self._instance(request.client_instance_id)
+        instance = self._instance(broker_id, request.client_instance_id)
         instance.last_error = self._why_not(request, instance)
         if instance.last_error == codes.NONE:
             named = request.client_instance_id, client_id, request.terminating, request.compression_type

@@ -975,15 +975,17 @@ class MemberProcess:
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
-            if self._plan.sometimes():
-                await self._calls.cancelled(consumer.unsubscribe(), self._plan)
-            await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe")
+            with self._calls.takes_turn():
+                if self._plan.sometimes():
+                    await self._calls.cancelled(consumer.unsubscribe(), self._plan, has_turn=True)
+                await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe", has_turn=True)
         except ClosedError as error:
             # Another task closes the consumer at the same time, and revokes the owned partitions.
             self._failed(error, "unsubscribe")
             return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
+        self._stage.left(self.name)
         if self._holdings:
             raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
@@ -1007,8 +1009,7 @@ class MemberProcess:
         assert self._consumer is not None
         self._unsubscribes_beside = True
         try:
-            with self._calls.called_back():
-                await self._unsubscribe(self._consumer)
+            await self._unsubscribe(self._consumer)
         finally:
             self._unsubscribes_beside = False
 
@@ -1101,8 +1102,10 @@ class MemberProcess:
 
     async def _cut_unsubscribe(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         topics = self.subscription
-        await self._cut_off(consumer.unsubscribe(), cut)
+        with self._calls.takes_turn():
+            await self._cut_off(consumer.unsubscribe(), cut)
         if not consumer.subscribed and not self.closing:
+            self._stage.left(self.name)
             await self._subscribe(topics)
 
     # -- the end ----------------------------------------------------------------------------------------------------

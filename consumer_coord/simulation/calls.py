@@ -143,6 +143,37 @@ class Cut:
         return await counted()
 
 
+@attrs.define
+class Periods:
+    """The time inside some periods of a process, without its pauses. Periods that overlap count once."""
+
+    process: Process
+    #: How many periods have begun and not ended.
+    open: int = 0
+    _ended_s: float = 0.0
+    _began: float = 0.0
+
+    def seconds(self) -> float:
+        """Return the seconds so far, also those of periods that have not ended."""
+        return self._ended_s + (self._moment() - self._began if self.open else 0.0)
+
+    def _moment(self) -> float:
+        return self.process.time() - self.process.frozen_s
+
+    @contextlib.contextmanager
+    def period(self) -> Iterator[None]:
+        """Begin a period, which ends with the context."""
+        if not self.open:
+            self._began = self._moment()
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            if not self.open:
+                self._ended_s += self._moment() - self._began
+
+
 class Calls:
     """The calls of one member, and the rules for them."""
 
@@ -150,9 +181,9 @@ class Calls:
         self._name = name
         self._process = process
         self._fail = fail
-        #: Seconds spent in the application's callbacks.
-        self._callbacks_s = 0.0
-        self._in_callback = 0
+        #: The application's callbacks; and with them, the calls of one task for which the calls of all others wait.
+        self._callbacks = Periods(process)
+        self._turns = Periods(process)
         #: Seconds that a close in another task may take.
         self.closes_s: float = 0.0
         self._inside = 0
@@ -172,12 +203,16 @@ class Calls:
 
     # -- time limits ----------------------------------------------------------------------------------------------------
 
-    async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str, *, prompt: bool = False) -> T:
+    async def timed(
+        self, call: Coroutine[Any, Any, T], limit_s: float, what: str, *, prompt: bool = False, has_turn: bool = False
+    ) -> T:
         """Await a call, which must return within the limit. Time in callbacks and pauses of the process does not count.
 
-        Unless ``prompt`` is set, a call may also wait for a close in another task.
+        Unless ``prompt`` is set, a call may also wait for a close in another task, and unless it is one that :meth:`takes_turn`
+        itself (``has_turn``), for such a call of another task.
         """
-        began, spent = self._process.time(), self._callbacks_s + self._process.frozen_s
+        excused = self._callbacks if has_turn else self._turns
+        began, spent = self._process.time(), excused.seconds() + self._process.frozen_s
         killed = False
         try:
             return await call
@@ -185,16 +220,19 @@ class Calls:
             killed = True
             raise
         finally:
-            took = self._process.time() - began - (self._callbacks_s + self._process.frozen_s - spent)
+            took = self._process.time() - began - (excused.seconds() + self._process.frozen_s - spent)
             if took > limit_s + (0.0 if prompt else self.closes_s) + MOMENT_S and not killed:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s; its limit is {limit_s:.2f} s")
 
-    async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:
-        """Begin a call and cancel the call; return the result if the call ended before the cancellation, else None."""
+    async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned, *, has_turn: bool = False) -> T | None:
+        """Begin a call and cancel the call; return the result if the call ended before the cancellation, else None.
+
+        ``has_turn`` is that of :meth:`timed`.
+        """
         task = asyncio.get_running_loop().create_task(call)
         await plan.until_cancelled(task)
         task.cancel()
-        return await self._ended(task)
+        return await self._ended(task, has_turn)
 
     async def cut(self, call: Coroutine[Any, Any, T], cut: Cut) -> T | None:
         """Begin a call and cancel the call at one of its awaits; return the result of a call that ended earlier, else None."""
@@ -202,26 +240,25 @@ class Calls:
         # A call that does not reach the drawn await is cancelled after this time.
         await asyncio.wait({task}, timeout=_LONGEST_CUT_S)
         task.cancel()
-        return await self._ended(task)
+        return await self._ended(task, has_turn=False)
 
-    async def _ended(self, task: asyncio.Task[T]) -> T | None:
+    async def _ended(self, task: asyncio.Task[T], has_turn: bool) -> T | None:
 
         async def over() -> None:
             await asyncio.wait({task})
 
-        await self.timed(over(), 0.0, "a cancelled call")
+        await self.timed(over(), 0.0, "a cancelled call", has_turn=has_turn)
         return None if task.cancelled() else task.result()
 
     @contextlib.contextmanager
     def called_back(self) -> Iterator[None]:
         """Measure the time inside a callback of the application."""
-        began = self._process.time() - self._process.frozen_s
-        self._in_callback += 1
-        try:
+        with self._callbacks.period(), self._turns.period():
             yield
-        finally:
-            self._in_callback -= 1
-            self._callbacks_s += self._process.time() - self._process.frozen_s - began
+
+    def takes_turn(self) -> contextlib.AbstractContextManager[None]:
+        """Measure the time of a call for whose end the calls of other tasks wait, such as unsubscribe."""
+        return self._turns.period()
 
     # -- polling --------------------------------------------------------------------------------------------------------
 
@@ -248,10 +285,10 @@ class Calls:
         async def checked() -> None:
             moment = self._process.time()
             # Ignore a poll that began at the virtual time of this check, because the member may count that poll only later.
-            polls = self._inside and not self._in_callback and moment > self._entered_at
+            polls = self._inside and not self._turns.open and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
             # The heartbeat task checks for polls ten times in each interval, so the task may count a poll late.
-            if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._in_callback:
+            if since_s < max_poll_s * 0.8 and self._still_s == self._process.frozen_s and not self._turns.open:
                 self._fail(
                     Violation("polling", f"{self._name} left because of max.poll.interval.ms, but polled {since_s:.1f} s ago")
                 )

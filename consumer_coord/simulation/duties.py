@@ -99,15 +99,19 @@ class Duties:
         if api_key == _CONSUMER_GROUP_HEARTBEAT:
             request: Any = decode_request(frame).message
             if request.member_epoch < 0:
-                self._memberships[client] = _Membership()
+                self.left(client)
             elif request.topic_partitions is not None:
                 one.owned = _rows(request.topic_partitions)
                 if one.owned <= one.assigned:
                     one.owes = ""
         elif api_key == _LEAVE_GROUP:
-            self._memberships[client] = _Membership()
+            self.left(client)
         elif api_key != _HEARTBEAT:
             one.owes, one.in_group, one.joining = "", False, api_key == _JOIN_GROUP
+
+    def left(self, client: str) -> None:
+        """Record that a member has left the group."""
+        self._memberships[client] = _Membership()
 
     def answered(self, client: str, request: bytes, answer: bytes, moment: float) -> None:
         """Record a response that a member is about to receive."""

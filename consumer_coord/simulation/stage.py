@@ -157,6 +157,9 @@ class Stage:
     def answered(self, client: str, request: bytes, answer: bytes) -> None:
         """React to a broker's response, as the member will receive it; a subclass may override this."""
 
+    def left(self, client: str) -> None:
+        """Note that a member has left its group; if it is static, it has sent no request. A subclass may override this."""
+
     def is_replaced(self, member: object) -> bool:
         """Return whether a member has a newer process; a subclass must override this."""
         raise NotImplementedError

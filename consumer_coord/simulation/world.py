@@ -55,6 +55,10 @@ class World(Stage):
         except Violation as breach:
             self.fail(breach)
 
+    def left(self, client: str) -> None:
+        """See :class:`Stage`."""
+        self.duties.left(client)
+
     # -- members ----------------------------------------------------------------------------------------------------
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -42,11 +43,11 @@ class Bench:
         self.metrics.subscribe("all", {"metrics": "*", "interval.ms": "1000"})
 
     def ask(self, instance_id: uuid.UUID = ZERO_UUID) -> GetTelemetrySubscriptionsResponse:
-        return self.metrics.asked(GetTelemetrySubscriptionsRequest(client_instance_id=instance_id))
+        return self.metrics.asked(GetTelemetrySubscriptionsRequest(client_instance_id=instance_id), 0)
 
-    def push(self, found: GetTelemetrySubscriptionsResponse, **changes: object) -> int:
+    def push(self, found: GetTelemetrySubscriptionsResponse, broker_id: int = 0, **changes: Any) -> int:
         usual = PushTelemetryRequest(client_instance_id=found.client_instance_id, subscription_id=found.subscription_id)
-        return self.metrics.pushed(attrs.evolve(usual, **changes), "client").error_code  # type: ignore[arg-type]
+        return self.metrics.pushed(attrs.evolve(usual, **changes), "client", broker_id).error_code
 
 
 def test_an_instance_gets_an_id_and_keeps_it() -> None:
@@ -81,7 +82,7 @@ def test_who_asks_or_pushes_before_the_interval_is_throttled() -> None:
         ({"client_instance_id": ZERO_UUID}, codes.INVALID_REQUEST),
     ],
 )
-def test_bad_pushes(changes: dict[str, object], code: int) -> None:
+def test_bad_pushes(changes: dict[str, Any], code: int) -> None:
     bench = Bench()
     found = bench.ask()
     assert bench.push(found, **changes) == code
@@ -107,6 +108,16 @@ def test_a_terminating_push_needs_no_interval_and_is_the_last() -> None:
     bench = Bench()
     found = bench.ask()
     assert [bench.push(found), bench.push(found, terminating=True), bench.push(found, terminating=True)] == [
+        codes.NONE,
+        codes.NONE,
+        codes.INVALID_REQUEST,
+    ]
+
+
+def test_a_broker_knows_nothing_of_what_a_client_pushed_to_another() -> None:
+    bench = Bench()
+    found = bench.ask()
+    assert [bench.push(found, terminating=True), bench.push(found, 1), bench.push(found)] == [
         codes.NONE,
         codes.NONE,
         codes.INVALID_REQUEST,

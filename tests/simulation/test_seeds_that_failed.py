@@ -6,6 +6,7 @@ Each is kept as a scenario, because a seed means another history when the drawin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +20,7 @@ from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from assignors.verification import InvalidPlanError, verify
 from consumer_coord.broker.classic_group import GroupMember, GroupMetadata
 from consumer_coord.broker.classic_rebalance import Rebalance
+from consumer_coord.broker.client_metrics import ClientMetrics
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import engine
@@ -49,11 +51,13 @@ from consumer_coord.retry import Backoff
 from consumer_coord.simulation import play as course
 from consumer_coord.simulation import stage
 from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.calls import Calls
 from consumer_coord.simulation.checkers import Checkers
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.processing_member import ProcessingMember
 from consumer_coord.simulation.scenario import Scenario, from_json
+from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
@@ -231,6 +235,10 @@ WHAT_IT_WAS = {
     " answer that the log had no more records",
     176433223: "getmany of a partition was cancelled; while its messages were ready, the next calls did not read the others",
     909000002: "an application took what was fetched slowly, and then received an error of a broker that had answered since",
+    871388387: "a poll waited for the unsubscribe of another task; the rule did not count this wait before its task had ended",
+    871388534: "a static member unsubscribed, which it tells nobody, and subscribed again; the rule missed its heartbeats",
+    871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
+    " all simulated brokers knew of that",
     176432609: "a heartbeat's response omitted the assignment, and the member never learned that it still had it",
 }
 
@@ -492,6 +500,19 @@ def _raise_former_errors(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetcher, "_drop_failure", lambda self, broker: None)
 
 
+def _wait_for_no_other_task(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Calls, "takes_turn", lambda self: contextlib.nullcontext())
+
+
+def _tell_all_brokers_of_pushed_metrics(patch: pytest.MonkeyPatch) -> None:
+    instance = former(ClientMetrics, "_instance")
+    patch.setattr(ClientMetrics, "_instance", lambda self, broker_id, instance_id: instance(self, 0, instance_id))
+
+
+def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(World, "left", lambda self, client: None)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -530,6 +551,9 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     177432815: (_believe_discarded_rows, "health"),
     176433223: (_deliver_what_is_ready_after_a_restricted_call, "stranded"),
     909000002: (_raise_former_errors, "raised"),
+    871388387: (_wait_for_no_other_task, "late"),
+    871388534: (_leave_by_requests_alone, "overdue"),
+    871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
 }
 

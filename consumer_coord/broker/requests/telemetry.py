@@ -16,9 +16,9 @@ async def get_telemetry_subscriptions(
     node: BrokerNode, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
     """Serve GetTelemetrySubscriptions."""
-    return node.cluster.client_metrics.asked(request)
+    return node.cluster.client_metrics.asked(request, node.broker_id)
 
 
 async def push_telemetry(node: BrokerNode, context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
     """Serve PushTelemetry."""
-    return node.cluster.client_metrics.pushed(request, context.client_id)
+    return node.cluster.client_metrics.pushed(request, context.client_id, node.broker_id)
