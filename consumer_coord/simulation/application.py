@@ -108,6 +108,8 @@ class MemberProcess:
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
         self.name: str = spec.name if life == 1 else f"{spec.name}.{life}"
+        #: Whether the member has a newer process.
+        self.replaced: bool = False
         self.process: Process = Process.on(stage.loop, self.name)
         if any(fault.kind in ("drift", "leap") for fault in stage.scenario.faults):
             # The client keeps the method that tells the time, so the process needs one of its own from the beginning.

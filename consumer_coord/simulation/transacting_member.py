@@ -233,7 +233,7 @@ class TransactingMember(MemberProcess):
         self._note(error)
         self._transaction = None
         await self._drop_producer()
-        if error.args[0].code() == KafkaError._FENCED and self._stage.is_replaced(self):
+        if error.args[0].code() == KafkaError._FENCED and self.replaced:
             self._stage.history.note(self.name, "ends, because a newer process has its transactional id")
             self.closing = True
 
