@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 
 from assignors.base import Assignor
-from consumer_coord.confluent.rows import native, partition_of
+from consumer_coord.confluent.topic_partitions import native, partition_of
 from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.consumer.partitions import Partition

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from assignors.base import Assignor
-from consumer_coord.confluent.rows import native, partition_of
+from consumer_coord.confluent.topic_partitions import native, partition_of
 from consumer_coord.confluent.types import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, KafkaException
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.errors import ClosedError, CoordinatorError, FencedError
