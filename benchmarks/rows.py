@@ -24,8 +24,8 @@ from benchmarks.decode import response
 from benchmarks.table import markdown, median, number
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import KERNEL, CompletedFetch
-from consumer_coord.columns.messages import Rows, kept_chunks
-from consumer_coord.consumer.messages import MESSAGES
+from consumer_coord.columns.decode_messages import Rows, kept_chunks
+from consumer_coord.consumer.message_type import MESSAGES
 
 BATCH = 500
 #: The messages that stay in memory for ``access``.

@@ -10,7 +10,7 @@ from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import ArrowColumns, Columns
 from consumer_coord.config import Config
 from consumer_coord.confluent.arguments import checked_rows
-from consumer_coord.confluent.rows import GivenRows, distinct_positions_of
+from consumer_coord.confluent.topic_partitions import GivenRows, distinct_positions_of
 from consumer_coord.consumer.arrow_arguments import NO_COLUMNS
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import Phase

@@ -31,7 +31,7 @@ from consumer_coord.confluent.kafka_exceptions import (
     raise_converted,
     to_kafka_exception,
 )
-from consumer_coord.confluent.rows import (
+from consumer_coord.confluent.topic_partitions import (
     GivenRows,
     Row,
     Rows,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from consumer_coord.confluent.cluster_metadata import to_cluster_metadata
-from consumer_coord.confluent.rows import Row, Rows, looked_up_rows, milliseconds, partition_of, position_of
+from consumer_coord.confluent.topic_partitions import Row, Rows, looked_up_rows, milliseconds, partition_of, position_of
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, Listed, list_offsets
 from consumer_coord.net.connection import Versioned

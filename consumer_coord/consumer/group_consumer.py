@@ -37,7 +37,7 @@ from consumer_coord.confluent.kafka_exceptions import (
     kafka_exceptions,
     to_kafka_exception,
 )
-from consumer_coord.confluent.rows import GivenRows, Row, Rows, commit_reports, raise_if_any_failed, rows, seconds
+from consumer_coord.confluent.topic_partitions import GivenRows, Row, Rows, commit_reports, raise_if_any_failed, rows, seconds
 from consumer_coord.confluent.tracing import traced
 from consumer_coord.confluent.types import Consumer, KafkaError, Message
 from consumer_coord.confluent.types import TopicPartition as NativePartition

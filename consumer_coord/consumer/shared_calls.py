@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from consumer_coord.config import Config
 from consumer_coord.confluent.arguments import Topics, subscription_arguments
 from consumer_coord.confluent.kafka_exceptions import kafka_exceptions
-from consumer_coord.confluent.rows import (
+from consumer_coord.confluent.topic_partitions import (
     GivenRows,
     Row,
     Rows,

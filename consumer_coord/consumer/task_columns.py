@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 from consumer_coord.config import Config
-from consumer_coord.confluent.rows import GivenRows
+from consumer_coord.confluent.topic_partitions import GivenRows
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S
 from consumer_coord.consumer.task_access import Turn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from consumer_coord.config import Config
 from consumer_coord.confluent.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
-from consumer_coord.confluent.rows import GivenRows
+from consumer_coord.confluent.topic_partitions import GivenRows
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine
 from consumer_coord.consumer.thread_turns import ThreadTurns

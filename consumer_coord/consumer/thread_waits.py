@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from consumer_coord.confluent.events import error_messages, is_delivered
 from consumer_coord.confluent.kafka_exceptions import kafka_exceptions, raise_cause
-from consumer_coord.confluent.rows import seconds
+from consumer_coord.confluent.topic_partitions import seconds
 from consumer_coord.confluent.types import Message
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, SLICE_S, Engine

@@ -16,7 +16,8 @@
 ``scenario``    the contents of one simulation run, as data
 ``drawing``     from a seed to a scenario
 ``stage``       the environment of members
-``world``       one whole simulation run: the stage, the topics, and all processes of the members
+``world``       on a stage: all processes of the members, and the topics
+``stability``   whether the group is stable and has read everything
 ``play``        one simulation run, from start to end
 ``reach``       what a simulation run reaches
 ``search``      scenarios that reach something new are kept, and changed

@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 
 from assignors.base import Assignor
-from consumer_coord.confluent.rows import native, partition_of
+from consumer_coord.confluent.topic_partitions import native, partition_of
 from consumer_coord.confluent.types import OFFSET_INVALID
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.consumer.partitions import Partition
@@ -108,6 +108,8 @@ class MemberProcess:
     def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
         self.name: str = spec.name if life == 1 else f"{spec.name}.{life}"
+        #: Whether the member has a newer process.
+        self.replaced: bool = False
         self.process: Process = Process.on(stage.loop, self.name)
         if any(fault.kind in ("drift", "leap") for fault in stage.scenario.faults):
             # The client keeps the method that tells the time, so the process needs one of its own from the beginning.
@@ -985,7 +987,7 @@ class MemberProcess:
             return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
-        self._stage.left(self.name)
+        self._stage.duties.left(self.name)
         if self._holdings:
             raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
@@ -1105,7 +1107,7 @@ class MemberProcess:
         with self._calls.takes_turn():
             await self._cut_off(consumer.unsubscribe(), cut)
         if not consumer.subscribed and not self.closing:
-            self._stage.left(self.name)
+            self._stage.duties.left(self.name)
             await self._subscribe(topics)
 
     # -- the end ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from assignors.base import Assignor
 from consumer_coord.columns import ArrowColumns
-from consumer_coord.confluent.rows import Positions, Rows, committed_rows
+from consumer_coord.confluent.topic_partitions import Positions, Rows, committed_rows
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine

@@ -115,8 +115,8 @@ class Nemesis:
         if fault.kind not in _HARMLESS:
             # After the fault ends, requests and rebalances may still be delayed, for example until a session has expired.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
-            self._world.troubled_until = max(self._world.troubled_until, ends)
-        reach, members = self._world.reach, self._world.members.values()
+            self._world.stage.troubled_until = max(self._world.stage.troubled_until, ends)
+        reach, members = self._world.stage.reach, self._world.members.values()
         reach.meets(fault.kind, members)
         ending = KINDS[fault.kind].happen(self._world, fault)
         reach.begins(fault.kind, lasts=ending is not None)
@@ -128,7 +128,7 @@ class Nemesis:
         ending = self._endings.pop(number, None)
         if ending is not None:
             _note(self._world, fault, "ends")
-            self._world.reach.ends(fault.kind, self._world.members.values())
+            self._world.stage.reach.ends(fault.kind, self._world.members.values())
             ending()
 
 
@@ -239,14 +239,14 @@ def _commit(world: World, fault: Fault, member: MemberProcess) -> None:
 
 def _block(world: World, fault: Fault, pairs: Sequence[tuple[str, str]]) -> Ending:
     _note(world, fault, ", ".join(f"{source} to {target}" for source, target in pairs))
-    return world.kafka.block(pairs)
+    return world.stage.kafka.block(pairs)
 
 
 @member_kind("lag", "frames between two hosts take longer for the duration", weight=4)
 def _lag(world: World, fault: Fault, member: MemberProcess) -> Ending:
     host, broker = member.name, _broker(world, fault.value)
     _note(world, fault, f"{host} {broker}")
-    return world.kafka.lag(host, broker, 50 + fault.value * 2)
+    return world.stage.kafka.lag(host, broker, 50 + fault.value * 2)
 
 
 @member_kind("deaf", "no frame from one broker reaches one member for the duration", weight=3)
@@ -261,14 +261,14 @@ def _mute(world: World, fault: Fault, member: MemberProcess) -> Ending:
 
 @member_kind("cut-off", "no frame travels between a member and any broker for the duration", weight=3)
 def _cut_off(world: World, fault: Fault, member: MemberProcess) -> Ending:
-    return _block(world, fault, world.kafka.links(member.name))
+    return _block(world, fault, world.stage.kafka.links(member.name))
 
 
 @kind("reset", "all connections of a host break", weight=5)
 def _reset(world: World, fault: Fault) -> None:
     member = _member(world, fault)
     host = _broker(world, fault.value) if member is None or fault.value % 3 == 0 else member.name
-    _note(world, fault, f"{host}, {world.network.disconnect(host)} connections")
+    _note(world, fault, f"{host}, {world.stage.network.disconnect(host)} connections")
 
 
 # -- brokers
@@ -281,7 +281,7 @@ def _broker_stop(world: World, fault: Fault) -> Ending | None:
     if len(up) < 2:
         return None
     # Prefer the coordinator, because the failure of another broker hardly matters to a group.
-    node = cluster.coordinator_of(world.group_id)
+    node = cluster.coordinator_of(world.stage.group_id)
     index = up[fault.target % len(up)] if node is None or fault.value % 3 == 0 else node.broker_id
     _note(world, fault, cluster.kafka.nodes[index].host)
     cluster.stop_broker(index)
@@ -306,7 +306,7 @@ def _move(world: World, fault: Fault) -> None:
     to = up[fault.target % len(up)]
     cluster.loading_ms = fault.value if fault.value % 2 else 0
     _note(world, fault, f"to {cluster.kafka.nodes[to].host}, loading takes {cluster.loading_ms} ms")
-    cluster.kafka.move_coordinator(cluster.kafka.coordinator_partition(world.group_id), to)
+    cluster.kafka.move_coordinator(cluster.kafka.coordinator_partition(world.stage.group_id), to)
 
 
 @kind("full", "brokers cannot write for the duration", weight=2)
@@ -362,7 +362,7 @@ def _trim(world: World, fault: Fault) -> None:
 @member_kind("swallow", "a connection of a member loses all frames without an error from now on", counts=(0, 0, 0, 1, 2, 4))
 def _swallow(world: World, fault: Fault, member: MemberProcess) -> None:
     there, back = ((True, True), (True, False), (False, True))[fault.value // 100 % 3]
-    host = world.network.swallow(member.name, fault.value, there=there, back=back)
+    host = world.stage.network.swallow(member.name, fault.value, there=there, back=back)
     ways = " and ".join(way for way, dead in (("there", there), ("back", back)) if dead)
     _note(world, fault, f"{member.name}, to {host}, {ways}")
 
@@ -375,7 +375,7 @@ def _recreate(world: World, fault: Fault) -> None:
     kafka = world.cluster.kafka
     # The commits of the deleted topic remain if the coordinator has crashed, is loading the group, or cannot write.
     forgets = all(node.up for node in kafka.nodes) and not kafka.faults.is_full
-    if names and forgets and world.cluster.group(world.group_id) is not None:
+    if names and forgets and world.cluster.group(world.stage.group_id) is not None:
         name = names[fault.target % len(names)]
         _note(world, fault, name)
         world.recreate_topic(name, fault.value % 40)

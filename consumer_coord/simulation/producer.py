@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from consumer_coord.confluent.rows import positions_of
+from consumer_coord.confluent.topic_partitions import positions_of
 from consumer_coord.confluent.types import KafkaError, KafkaException, Message
 from consumer_coord.consumer import group_metadata
 from consumer_coord.errors import CoordinatorError

@@ -12,6 +12,7 @@ from consumer_coord.broker.record_batch import HEADER_SIZE
 from consumer_coord.consumer.partitions import IllegalTransitionError
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.history import History
@@ -46,7 +47,7 @@ def rule_of(error: BaseException) -> str:
 
 
 class Stage:
-    """The parts of one simulation run that the members use. Create the object on the run's loop."""
+    """What the members of one simulation run see of it, and the rules for them. Create the object on the run's loop."""
 
     group_id = "group"
 
@@ -96,12 +97,11 @@ class Stage:
             offsets_observer=self,
         )
         self.network: SimulatedNetwork = self.kafka.network
-        self.network.on_answer = self._on_answer
-        self.network.on_request = self._on_request
         self.cluster: SimulatedCluster = self.kafka.cluster
         if scenario.metrics:
             self.cluster.kafka.client_metrics.subscribe("all", {"metrics": "*", "interval.ms": "2000"})
         self.reach: Reach = Reach(loop)
+        self.duties: Duties = Duties()
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
         #: The time until which an earlier fault may delay requests and rebalances.
@@ -154,17 +154,8 @@ class Stage:
         breach.__cause__ = error
         self.fail(breach)
 
-    def answered(self, client: str, request: bytes, answer: bytes) -> None:
-        """React to a broker's response, as the member will receive it; a subclass may override this."""
-
-    def left(self, client: str) -> None:
-        """Note that a member has left its group; if it is static, it has sent no request. A subclass may override this."""
-
-    def is_replaced(self, member: object) -> bool:
-        """Return whether a member has a newer process; a subclass must override this."""
-        raise NotImplementedError
-
-    def _on_request(self, client: str, frame: bytes) -> None:
+    def on_request(self, client: str) -> None:
+        """Check a request that a client sends."""
         try:
             self.checkers.on_request(client)
         except Violation as breach:
@@ -191,10 +182,10 @@ class Stage:
         group = self.cluster.group(self.group_id)
         return group is not None and any(not set(member.protocol_names) & set(assignors) for member in group.members.values())
 
-    def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
+    def on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
+        """Check a response that a client receives."""
         api_key = int.from_bytes(request[:2], "big")
-        told, answer = answer, self.cluster.honest(answer)
-        self.answered(client, request, told)
+        answer = self.cluster.honest(answer)
         if api_key in _OF_PRODUCERS:
             # An application may make as many transactions as brokers answer.
             self.checkers.on_progress(client)

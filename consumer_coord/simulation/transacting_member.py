@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from assignors.base import Assignor
-from consumer_coord.confluent.rows import native, partition_of
+from consumer_coord.confluent.topic_partitions import native, partition_of
 from consumer_coord.confluent.types import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, KafkaException
 from consumer_coord.confluent.types import TopicPartition as Row
 from consumer_coord.errors import ClosedError, CoordinatorError, FencedError
@@ -233,7 +233,7 @@ class TransactingMember(MemberProcess):
         self._note(error)
         self._transaction = None
         await self._drop_producer()
-        if error.args[0].code() == KafkaError._FENCED and self._stage.is_replaced(self):
+        if error.args[0].code() == KafkaError._FENCED and self.replaced:
             self._stage.history.note(self.name, "ends, because a newer process has its transactional id")
             self.closing = True
 

@@ -1,4 +1,4 @@
-"""A whole simulation run: the stage, the topics, and the members with all their lives (the processes of a member)."""
+"""The members of a simulation run with all their lives (the processes of a member), and its topics, on a stage."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import attrs
 
 from assignors import BUILT_IN
 from consumer_coord.simulation.application import MemberProcess
-from consumer_coord.simulation.checkers import Violation
-from consumer_coord.simulation.duties import Duties
+from consumer_coord.simulation.brokers import SimulatedCluster
+from consumer_coord.simulation.checkers import Checkers, Violation
 from consumer_coord.simulation.health import HealthRule
+from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.processing_member import ProcessingMember
@@ -29,11 +30,18 @@ _JOIN_GROUP = 11
 _STEPS = (_JOIN_GROUP, 14, 12, 8)
 
 
-class World(Stage):
-    """The environment of a simulation run, with members that start and end, and topics that are created and deleted."""
+class World:
+    """The members of a simulation run, which start and end, and the topics, which are created and deleted."""
 
     def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
-        super().__init__(loop, scenario)
+        self.stage: Stage = Stage(loop, scenario)
+        self.loop = loop
+        self.scenario = scenario
+        self.cluster: SimulatedCluster = self.stage.cluster
+        self.checkers: Checkers = self.stage.checkers
+        self.history: History = self.stage.history
+        self.stage.network.on_request = self._on_request
+        self.stage.network.on_answer = self._on_answer
         #: Name -> the current process of the member.
         self.members: dict[str, MemberProcess] = {}
         #: Every process of every member, including ended processes.
@@ -43,21 +51,16 @@ class World(Stage):
         self._random = Random(f"{scenario.seed}-world")
         self._topics = list(scenario.topics)
         self.health = HealthRule(self.checkers, self.cluster)
-        self.duties = Duties()
 
     def _on_request(self, client: str, frame: bytes) -> None:
-        super()._on_request(client, frame)
+        self.stage.on_request(client)
         try:
             self.health.look(self.lives, self.loop.time())
             # Before the request counts, because it may be the one that is late.
-            self.duties.look(self.lives, self.loop.moment, self.calm_since())
-            self.duties.sent(client, frame, self.loop.moment)
+            self.stage.duties.look(self.lives, self.loop.moment, self.stage.calm_since())
+            self.stage.duties.sent(client, frame, self.loop.moment)
         except Violation as breach:
-            self.fail(breach)
-
-    def left(self, client: str) -> None:
-        """See :class:`Stage`."""
-        self.duties.left(client)
+            self.stage.fail(breach)
 
     # -- members ----------------------------------------------------------------------------------------------------
 
@@ -71,7 +74,9 @@ class World(Stage):
         life = self._life_numbers[spec.name] = self._life_numbers.get(spec.name, 0) + 1
         random = Random(f"{self.scenario.seed}-{spec.name}-{life}")
         kind = TransactingMember if spec.transactions else ProcessingMember if spec.process else MemberProcess
-        member = kind(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
+        if spec.name in self.members:
+            self.members[spec.name].replaced = True
+        member = kind(self.stage, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
         self.members[spec.name] = member
         self.lives.append(member)
         self._lives_by_name[member.name] = member
@@ -100,7 +105,7 @@ class World(Stage):
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
         """Return a static member's topics in the group, with which the member must return; see :func:`draw_scenario`."""
-        group = self.cluster.group(self.group_id)
+        group = self.cluster.group(self.stage.group_id)
         member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
         if group is None or member_id is None:
             return ()
@@ -129,7 +134,7 @@ class World(Stage):
         classic = [one for one in self.members.values() if one.alive and not one.closing and one.spec.protocol == "classic"]
         leader = next((one for one in classic if one.leads), None)
         others = [one for one in classic if one is not leader]
-        coordinator = self.cluster.coordinator_of(self.group_id)
+        coordinator = self.cluster.coordinator_of(self.stage.group_id)
         if leader is None or not others or coordinator is None:
             return ()
         closing = (random.choice(others), leader)
@@ -138,22 +143,18 @@ class World(Stage):
             one.closes_after = (_JOIN_GROUP, delay_s)
             one.closes_quickly = True
             self.history.note(one.name, f"is to close {delay_s:.4f} s after the response to JoinGroup")
-        self.network.slow(coordinator.host, leader.name, 200)
-        self.loop.call_later(JOINED_S, self.network.slow, coordinator.host, leader.name, 0)
+        self.stage.network.slow(coordinator.host, leader.name, 200)
+        self.loop.call_later(JOINED_S, self.stage.network.slow, coordinator.host, leader.name, 0)
         others[-1].enforce_rebalance()
         return closing
 
-    def answered(self, client: str, request: bytes, answer: bytes) -> None:
-        """React to a broker's response, as the member will receive it."""
+    def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         member = self._lives_by_name.get(client)
         if member is not None:
-            self.reach.answered(member, request, answer)
-            self.duties.answered(client, request, answer, self.loop.moment)
+            self.stage.reach.answered(member, request, answer)
+            self.stage.duties.answered(client, request, answer, self.loop.moment)
             member.answered(int.from_bytes(request[:2], "big"))
-
-    def is_replaced(self, member: object) -> bool:
-        """Return whether a member has a newer process."""
-        return all(member is not one for one in self.members.values())
+        self.stage.on_answer(client, server, request, answer)
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ _LOADED = (
     "pyspark.sql.worker.plan_data_source_read",
     "consumer_coord.spark.source",
     "consumer_coord.spark.leave_at_end",
-    "consumer_coord.spark.planner",
+    "consumer_coord.spark.batch_ends",
     "consumer_coord.spark.query_membership",
 )
 

@@ -1,6 +1,6 @@
 """Look up where the logs of a query's partitions end, and the ids of its topics, on the query's loop.
 
-``planner.py`` decides where a batch ends.
+``batch_ends.py`` decides where a batch ends.
 """
 
 from __future__ import annotations

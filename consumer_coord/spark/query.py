@@ -25,13 +25,13 @@ from consumer_coord.log_text import get_logger
 from consumer_coord.net.metadata import Metadata, is_other
 from consumer_coord.retry import Deadline
 from consumer_coord.settings import CONSUMER
+from consumer_coord.spark.batch_ends import Answer, Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError, MissingTopicError
 from consumer_coord.spark.ledger import Holding, Key, Ledger, PlannedCommit
 from consumer_coord.spark.log_ends import REQUEST_TIMEOUT_MS, EndOffsets
 from consumer_coord.spark.options import Options
-from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.spark.start_lookups import StartLookups
 from consumer_coord.spark.start_offsets import Beginning
 from consumer_coord.spark.status import Status

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
-from consumer_coord.columns.messages import Messages, kept_chunks
+from consumer_coord.columns.decode_messages import Messages, kept_chunks
 from tests.support.columns.batches import Rec, batch
 from tests.support.columns.old_messages import OFFSETS, every_kind, old_message, wrapped
 from tests.support.columns.own_message import OwnMessage, rebuilt

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from consumer_coord.columns import CompletedFetch, UnreadableRecordError, kernel
-from consumer_coord.columns.messages import KEPT_BYTES, STEP_BYTES, Kept, Messages, Rows, first_messages, kept_chunks
+from consumer_coord.columns.decode_messages import KEPT_BYTES, STEP_BYTES, Kept, Messages, Rows, first_messages, kept_chunks
 from tests.support.columns.batches import CODECS, TRANSACTIONAL, Rec, batch, marker
 from tests.support.columns.own_message import OwnMessage, rebuilt
 from tests.support.consumer.signal_points import interrupted
@@ -161,7 +161,7 @@ def test_a_large_value_is_handed_on_without_a_second_copy(messages: Messages) ->
 _ROUNDS = """
 import mmap, resource, sys
 from consumer_coord.columns import CompletedFetch
-from consumer_coord.columns.messages import Messages, kept_chunks
+from consumer_coord.columns.decode_messages import Messages, kept_chunks
 from tests.support.columns.own_message import OwnMessage, rebuilt
 from tests.support.consumer.signal_points import interrupted
 
@@ -458,7 +458,7 @@ def test_neither_pyarrow_nor_numpy_is_imported(kernel_name: str) -> None:
 import sys
 before = set(sys.modules)
 from consumer_coord.columns import CompletedFetch
-from consumer_coord.columns.messages import Messages, kept_chunks
+from consumer_coord.columns.decode_messages import Messages, kept_chunks
 from tests.support.columns.own_message import OwnMessage, rebuilt
 from tests.support.consumer.signal_points import interrupted
 data = bytes.fromhex(sys.argv[1])

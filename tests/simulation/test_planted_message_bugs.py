@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from consumer_coord.columns import CompletedFetch
-from consumer_coord.columns.messages import Messages, Rows
+from consumer_coord.columns.decode_messages import Messages, Rows
 from consumer_coord.consumer.partitions import Plan
 from consumer_coord.consumer.reading.chunks import Chunk
 from consumer_coord.consumer.reading.reader import PartitionReading, Reader

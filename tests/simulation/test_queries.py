@@ -12,10 +12,10 @@ from consumer_coord.environment import now
 from consumer_coord.simulation.queries import CONTINUOUS, NOW, ONCE, QueryScenario, draw, play_queries
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.spark import query as queries
+from consumer_coord.spark.batch_ends import Answer, Ends, NothingNew, Unknown, plan
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.ledger import NONE, Holding, Key, Ledger
 from consumer_coord.spark.log_ends import EndOffsets
-from consumer_coord.spark.planner import Answer, Ends, NothingNew, Unknown, plan
 from consumer_coord.spark.query import Query
 from consumer_coord.spark.topic_check import TopicCheck
 from consumer_coord.topic_partition import TopicPartition

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from consumer_coord.spark.batch_ends import Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.ledger import Holding, Ledger
-from consumer_coord.spark.planner import Batch, Ends, Limits, Member, Unknown, plan
 from consumer_coord.topic_partition import TopicPartition
 
 ID = uuid.UUID(int=7)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from consumer_coord.confluent.rows import epoch_of, native, rows
+from consumer_coord.confluent.topic_partitions import epoch_of, native, rows
 from consumer_coord.confluent.types import KafkaError, KafkaException, own_because
 from consumer_coord.confluent.types import TopicPartition as NativePartition
 from consumer_coord.consumer.librdkafka.security_errors import with_tokens

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.confluent.rows import is_out_of_range
+from consumer_coord.confluent.topic_partitions import is_out_of_range
 from consumer_coord.consumer.librdkafka.handle import Librdkafka
 from consumer_coord.consumer.reading.chunks import MessageChunk, ReadingEvent
 from consumer_coord.errors import CoordinatorError, FatalError

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import Columns, UnreadableRecordError
-from consumer_coord.columns.messages import Kept
+from consumer_coord.columns.decode_messages import Kept
 from consumer_coord.consumer.deliveries import Delivered
-from consumer_coord.consumer.messages import MESSAGES
+from consumer_coord.consumer.message_type import MESSAGES
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.fetch.chunk import FetchedChunk
 from consumer_coord.offsets import OffsetAndMetadata

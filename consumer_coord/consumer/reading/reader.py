@@ -34,10 +34,10 @@ from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.columns import UnreadableRecordError, kernel
-from consumer_coord.columns.messages import Rows, first_messages, kept_chunks
+from consumer_coord.columns.decode_messages import Rows, first_messages, kept_chunks
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine_loop import EngineLoop, weakly
-from consumer_coord.consumer.messages import eof_message, error_message
+from consumer_coord.consumer.message_type import eof_message, error_message
 from consumer_coord.consumer.partitions import Partition, Plan, Read
 from consumer_coord.consumer.reading.chunks import Chunk, Cursor, Item, MessageChunk, OutOfRange, ReadingEvent
 from consumer_coord.consumer.reading.source import MessageSource

@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from consumer_coord.broker.record_batch import read_header, read_records
 from consumer_coord.columns import COLUMNS, Columns, CompletedFetch, UnreadableRecordError, kernel
-from consumer_coord.columns.messages import Messages, kept_chunks
+from consumer_coord.columns.decode_messages import Messages, kept_chunks
 from consumer_coord.wire.crc32c import table_crc32c
 from tests.support.broker.record_batches import read_headers
 from tests.support.columns.batches import APPEND_TIME, CODECS, CONTROL, TRANSACTIONAL, Rec, batch, marker, patched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from consumer_coord.columns.messages import kept_chunks
+from consumer_coord.columns.decode_messages import kept_chunks
 from consumer_coord.confluent.own_types import Message
 from consumer_coord.consumer.reading.chunks import MessageChunk
 from consumer_coord.topic_partition import TopicPartition

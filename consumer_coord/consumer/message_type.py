@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from consumer_coord.columns.messages import Messages
+from consumer_coord.columns.decode_messages import Messages
 from consumer_coord.confluent.kafka_exceptions import to_kafka_error
 from consumer_coord.confluent.types import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 from consumer_coord.errors import CoordinatorError
@@ -12,7 +12,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 
 def rebuild(*fields: Any) -> Any:
-    """Return a message for ``pickle`` and ``copy``; see :meth:`~consumer_coord.columns.messages.Messages.create`."""
+    """Return a message for ``pickle`` and ``copy``; see :meth:`~consumer_coord.columns.decode_messages.Messages.create`."""
     return MESSAGES.create(*fields)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer_coord.net.metadata import NO_TOPIC_ID
+from consumer_coord.spark.batch_ends import Answer, Batch, Ends, Limits, Member, NothingNew, Unknown, plan
 from consumer_coord.spark.checkpoint import Offsets, from_json
 from consumer_coord.spark.ledger import NONE, TRANSITIONS, Entry, Event, Holding, Key, Ledger, PlannedCommit, State, absent
 from consumer_coord.spark.packing import Packing, pack
-from consumer_coord.spark.planner import Answer, Batch, Ends, Limits, Member, NothingNew, Unknown, plan
 from consumer_coord.spark.source import batch_ranges
 from consumer_coord.spark.subscribed_topics import TopicView, View
 from consumer_coord.topic_partition import TopicPartition
