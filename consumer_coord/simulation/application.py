@@ -987,7 +987,7 @@ class MemberProcess:
             return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
-        self._stage.duties.left(self.name)
+        self._stage.on_left(self.name)
         if self._holdings:
             raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
@@ -1107,7 +1107,7 @@ class MemberProcess:
         with self._calls.takes_turn():
             await self._cut_off(consumer.unsubscribe(), cut)
         if not consumer.subscribed and not self.closing:
-            self._stage.duties.left(self.name)
+            self._stage.on_left(self.name)
             await self._subscribe(topics)
 
     # -- the end ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from assignors import BUILT_IN
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.health import HealthRule
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
@@ -51,14 +52,16 @@ class World:
         self._random = Random(f"{scenario.seed}-world")
         self._topics = list(scenario.topics)
         self.health = HealthRule(self.checkers, self.cluster)
+        self.duties = Duties()
+        self.stage.on_left = self.duties.left
 
     def _on_request(self, client: str, frame: bytes) -> None:
         self.stage.on_request(client)
         try:
             self.health.look(self.lives, self.loop.time())
             # Before the request counts, because it may be the one that is late.
-            self.stage.duties.look(self.lives, self.loop.moment, self.stage.calm_since())
-            self.stage.duties.sent(client, frame, self.loop.moment)
+            self.duties.look(self.lives, self.loop.moment, self.stage.calm_since())
+            self.duties.sent(client, frame, self.loop.moment)
         except Violation as breach:
             self.stage.fail(breach)
 
@@ -152,7 +155,7 @@ class World:
         member = self._lives_by_name.get(client)
         if member is not None:
             self.stage.reach.answered(member, request, answer)
-            self.stage.duties.answered(client, request, answer, self.loop.moment)
+            self.duties.answered(client, request, answer, self.loop.moment)
             member.answered(int.from_bytes(request[:2], "big"))
         self.stage.on_answer(client, server, request, answer)
 
