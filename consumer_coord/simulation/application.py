@@ -686,7 +686,8 @@ class MemberProcess:
         return self._stage.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 
     async def _commit_as_usual(self, consumer: SimulatedConsumer) -> None:
-        self._batch_failed = False
+        # This commit may fail as well.
+        self._batch_failed = bool(self._positions())
         kind = self.spec.commit
         if kind == "async":
             self._asked = [task for task in self._asked if not task.done()]

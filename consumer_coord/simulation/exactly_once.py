@@ -8,7 +8,8 @@ Each written record names its transaction, and so does the metadata of each offs
 no word of the consumer or the producer: they compare what programs did with the logs.
 
 ``G0``             write cycle: of two transactions, of which one must follow the other (they have the same transactional id, or
-                   read the same partition), each wrote a record before the other
+                   read the same partition), each wrote a record before the other; a transaction of several polls must follow
+                   from its first read of that partition on
 ``G1a``            aborted read: a committed transaction read a record of an aborted one
 ``G1b``            intermediate read: a committed transaction read a record before the end of the record's transaction was
                    decided
@@ -83,6 +84,8 @@ class Txn:
     #: Partition -> the values that the program sent, in order, and those of them that are in the log.
     sent: defaultdict[TopicPartition, list[bytes]] = attrs.field(factory=lambda: defaultdict(list))
     written: defaultdict[TopicPartition, list[Written]] = attrs.field(factory=lambda: defaultdict(list))
+    #: Partition -> how many records it had read when it sent each of these values.
+    read_before: defaultdict[TopicPartition, list[int]] = attrs.field(factory=lambda: defaultdict(list))
     #: The offsets that are to be committed with it.
     offsets: dict[TopicPartition, int] = attrs.field(factory=dict)
     #: What the markers say; None before the first one.
@@ -103,6 +106,11 @@ class Txn:
     def last_read(self) -> dict[TopicPartition, int]:
         """Return the offset of the last record that was read of each partition."""
         return {one.partition: one.offset for one in self.reads}
+
+    def written_after(self, partition: TopicPartition, at: TopicPartition) -> list[Written]:
+        """Return the records in a log that it sent after its first read of a partition."""
+        first = next(place for place, one in enumerate(self.reads) if one.partition == partition)
+        return [one for one, read in zip(self.written[at], self.read_before[at], strict=False) if read > first]
 
 
 class WrittenLog(PartitionLog):
@@ -204,6 +212,7 @@ class ExactlyOnceRules:
         to = TopicPartition(topic, zlib.crc32(origin) % WRITTEN[topic])
         value = _SEPARATOR.join((origin, transaction.tag.encode(), b"%d" % len(transaction.sent[to])))
         transaction.sent[to].append(value)
+        transaction.read_before[to].append(len(transaction.reads))
         return to, value
 
     def told(self, transaction: Txn, *, committed: bool) -> None:
@@ -339,14 +348,16 @@ class ExactlyOnceRules:
                 f" {missing[:5]}",
             )
         if partition in self._last:
-            self._check_follows(self._last[partition], transaction)
+            self._check_follows(self._last[partition], transaction, partition)
             transaction.after.append(self._last[partition])
         self._committed[partition], self._last[partition] = last + 1, transaction
         self.processed += len(read)
 
     @staticmethod
-    def _check_follows(former: Txn, transaction: Txn) -> None:
-        for at, records in transaction.written.items():
+    def _check_follows(former: Txn, transaction: Txn, partition: TopicPartition) -> None:
+        # What it wrote before it read the partition may lie before the former's records: these may be sent after the offsets.
+        for at in tuple(transaction.written):
+            records = transaction.written_after(partition, at)
             if former.written[at] and records and former.written[at][-1].offset > records[0].offset:
                 raise Violation(
                     "G0",

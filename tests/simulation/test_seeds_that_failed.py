@@ -53,6 +53,7 @@ from consumer_coord.simulation import stage
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.calls import Calls
 from consumer_coord.simulation.checkers import Checkers
+from consumer_coord.simulation.exactly_once import Txn
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.processing_member import ProcessingMember
@@ -236,6 +237,9 @@ WHAT_IT_WAS = {
     176433223: "getmany of a partition was cancelled; while its messages were ready, the next calls did not read the others",
     909000002: "an application took what was fetched slowly, and then received an error of a broker that had answered since",
     871388387: "a poll waited for the unsubscribe of another task; the rule did not count this wait before its task had ended",
+    871402251: "the commit of a batch failed, and so did the next one; the application did not try a third time",
+    871388408: "a transaction wrote, and then read a partition whose former reader was suspended before its records were sent;"
+    " the rule wanted all it wrote behind them",
     871388534: "a static member unsubscribed, which it tells nobody, and subscribed again; the rule missed its heartbeats",
     871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
     " all simulated brokers knew of that",
@@ -513,6 +517,20 @@ def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(World, "left", lambda self, client: None)
 
 
+def _follow_with_all_that_was_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Txn, "written_after", lambda self, partition, at: self.written[at])
+
+
+def _commit_once_more(patch: pytest.MonkeyPatch) -> None:
+    commit = MemberProcess._commit
+
+    async def and_forget(self: MemberProcess, *arguments: Any) -> None:
+        await commit(self, *arguments)
+        self._batch_failed = False
+
+    patch.setattr(MemberProcess, "_commit", and_forget)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -552,6 +570,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     176433223: (_deliver_what_is_ready_after_a_restricted_call, "stranded"),
     909000002: (_raise_former_errors, "raised"),
     871388387: (_wait_for_no_other_task, "late"),
+    871402251: (_commit_once_more, "liveness"),
+    871388408: (_follow_with_all_that_was_written, "G0"),
     871388534: (_leave_by_requests_alone, "overdue"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
