@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -42,7 +41,6 @@ from consumer_coord.wire.messages.log import (
     OffsetForLeaderEpochResponse,
     PartitionData,
 )
-from consumer_coord.wire.schema import ZERO_UUID
 
 logger: Final = get_logger(__name__)
 
@@ -203,10 +201,10 @@ class BrokerFetches:
         due: list[FetchState] = []
         look_at: float | None = None
         self._full = False
-        held: Counter[Owner] = Counter()
+        held: dict[Owner, int] = {}
         for state in tuple(self.partitions):
-            held[state.owner] += state.held
-            if not state.active:
+            held[state.owner] = held.get(state.owner, 0) + state.held
+            if state.paused or state.stopped:
                 continue
             if state.preferred is not None and state.preferred[1] <= moment:
                 state.preferred = None
@@ -264,7 +262,7 @@ class BrokerFetches:
     @staticmethod
     def _newest(states: Iterable[FetchState]) -> int | None:
         """Return the newest Fetch version to use: None for no limit, or a version without topic ids if an id is unknown."""
-        return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in states) else None
+        return None if all(state.topic_id.int for state in states) else _TOPIC_IDS_FROM - 1
 
     def _awaits(self, state: FetchState, offset: int) -> bool:
         """Return whether a response to a Fetch from ``offset`` still applies; the caller may have sought or paused since."""
@@ -297,7 +295,7 @@ class BrokerFetches:
 
     def _next_at_once(self, lane: Lane, broker: Broker) -> Ask | None:
         """Return the Fetch that may follow a response on its connection; None if there is none, or other work first."""
-        if self._version is None or self._version < _TRUNCATION_FROM or self._leaders.broker(self.broker_id) != broker:
+        if self._version is None or self._version < _TRUNCATION_FROM or self._leaders.broker(self.broker_id) is not broker:
             return None
         return self._next(lane)[0]
 
@@ -334,7 +332,7 @@ class BrokerFetches:
                 del named[partition]
             if not named:
                 return _request(self._config, SessionPart(0, -1, (), ()), 0, 0)
-        if any(ask.states[partition].unanswered for partition in named):
+        if any(state.unanswered for state in ask.states.values()):
             session.failed()
         return _request(self._config, session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 

@@ -54,6 +54,8 @@ class FetchSession:
         self._version = 0
         #: The partitions that the broker's session will have after it has processed the request in flight.
         self._named: Mapping[TopicPartition, Wanted] = {}
+        #: The names of these partitions' topics, by their ids.
+        self._names: dict[uuid.UUID, str] = {}
         self._full = True
         #: Partition of the session -> its log start offset, high watermark and last stable offset in its last row. A response
         #: that omits the partition says that they have not changed, also if it was assigned again since.
@@ -75,6 +77,7 @@ class FetchSession:
         self._full = self._epoch == _INITIAL_EPOCH
         if self._full:
             self.told.clear()
+            self._names = _names(wanted)
             return SessionPart(self.session_id, _INITIAL_EPOCH, _topics(wanted, version), ())
         changed = {one: at for one, at in wanted.items() if (was := before.get(one)) is not at and was != at}
         gone = [
@@ -84,6 +87,7 @@ class FetchSession:
         ]
         for partition, _ in gone:
             self.told.pop(partition, None)
+        self._names = _names(wanted) if gone else self._names | _names(changed)
         return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
 
     def answered(self, response: FetchResponse, answers: AnswerCheck, sender: str) -> Matched[TopicPartition, PartitionData]:
@@ -120,10 +124,9 @@ class FetchSession:
 
     def _rows(self, response: FetchResponse) -> list[tuple[TopicPartition, PartitionData]]:
         by_id = self._version >= _TOPIC_IDS_FROM
-        names = {at.topic_id: one.topic for one, at in self._named.items()} if by_id and response.responses else {}
         rows = []
         for topic in response.responses:
-            name = names.get(topic.topic_id, str(topic.topic_id)) if by_id else topic.topic
+            name = self._names.get(topic.topic_id) or str(topic.topic_id) if by_id else topic.topic
             for row in topic.partitions:
                 partition = TopicPartition(name, row.partition_index)
                 at = self._named.get(partition)
@@ -154,6 +157,10 @@ class FetchSession:
 def _senseless(_: TopicPartition, row: PartitionData) -> str | None:
     """Return why a row cannot be right, or None: a partition without an error must have a high watermark."""
     return "no error and a negative high watermark" if row.error_code == codes.NONE and row.high_watermark < 0 else None
+
+
+def _names(named: Mapping[TopicPartition, Wanted]) -> dict[uuid.UUID, str]:
+    return {at.topic_id: one.topic for one, at in named.items()}
 
 
 def _topics(named: Mapping[TopicPartition, Wanted], version: int) -> Sequence[FetchTopic]:

@@ -92,7 +92,7 @@ class AnswerCheck:
                 foreign[key] = None
             elif (why := senseless(key, row)) is not None:
                 wrong[key] = why
-            elif found.setdefault(key, row) != row:
+            elif (other := found.setdefault(key, row)) is not row and other != row:
                 wrong[key] = "two rows that contradict each other"
         missing = [key for key in asked if key not in found and key not in wrong]
         if not (wrong or foreign or missing):

@@ -58,10 +58,15 @@ def repeated_records(batches: Sequence[Batch], ends: Mapping[int, int]) -> int:
 
 
 def double_owners(batches: Iterable[Batch]) -> list[str]:
-    """Return the partitions that two members read in one generation."""
+    """Return the partitions that two members read in one generation.
+
+    A batch whose commit was refused does not count: a coordinator that fails between JoinGroup and SyncGroup has announced a
+    generation that its successor does not know, and the number is given again. Until then the members of a cooperative
+    rebalance read on.
+    """
     owners: dict[tuple[int, int], set[str]] = {}
     for batch in batches:
-        for partition in batch.ranges:
+        for partition in batch.ranges.keys() - batch.refused.keys():
             owners.setdefault((partition, batch.generation), set()).add(batch.member)
     return [
         f"partition {partition} in generation {generation}: {', '.join(sorted(members))}"

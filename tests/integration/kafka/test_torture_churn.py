@@ -110,6 +110,8 @@ def test_the_checks_find_a_lost_record() -> None:
 def test_the_checks_find_two_owners() -> None:
     assert double_owners([batch("a", 1, 0, 4), batch("b", 1, 5, 9)]) == ["partition 0 in generation 1: a, b"]
     assert double_owners([batch("a", 1, 0, 4), batch("b", 2, 5, 9)]) == []
+    announced_twice = batch("a", 1, 0, 4, {0: "ILLEGAL_GENERATION"})
+    assert double_owners([announced_twice, batch("b", 1, 0, 9)]) == []
 
 
 def test_the_checks_find_a_commit_that_went_backwards() -> None:
