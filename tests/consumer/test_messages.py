@@ -23,7 +23,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.columns import CompletedFetch, kernel
 from consumer_coord.columns.decode_messages import Messages, kept_chunks
-from consumer_coord.consumer import messages as production
+from consumer_coord.consumer import message_type as production
 from tests.support.columns.batches import APPEND_TIME, CODECS, Rec, batch
 from tests.support.columns.old_messages import OFFSETS, every_kind
 from tests.support.consumer.embedded import DEADLINE_S, change_log

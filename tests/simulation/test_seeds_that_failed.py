@@ -35,7 +35,7 @@ from consumer_coord.group import consumer_protocol
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import leader
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
-from consumer_coord.group.classic_protocol.leader import ClusterView, GroupView
+from consumer_coord.group.classic_protocol.leader import GroupView
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
 from consumer_coord.group.consumer_protocol import heartbeat_contents
@@ -43,7 +43,7 @@ from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
-from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.metadata_watch import ClusterView, MetadataWatch
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation import play as course
