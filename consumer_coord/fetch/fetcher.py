@@ -22,7 +22,7 @@ stable offset: from there on, brokers wait, even if an open transaction has more
 
 *The buffer.* The caller takes the records of whole responses (:meth:`Fetcher.take`) and decodes the records. Then it reports
 its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. Each fetcher has its own buffer, and every
-broker has an equal share of the fetcher's ``queued_max_bytes``:
+broker has an equal share of the fetcher's ``queued_max_bytes`` (``read_ahead.py``):
 
 1. A Fetch omits a partition of which ``queued_min_messages`` records wait to be taken.
 2. A Fetch omits the partitions of a fetcher whose records from this broker use more than half of the broker's share, and
@@ -52,6 +52,7 @@ from typing import Final
 
 from consumer_coord.environment import now
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
+from consumer_coord.fetch import read_ahead
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.fetch_metrics import FetchMetrics
 from consumer_coord.fetch.partition_state import Fetches, FetchState
@@ -196,7 +197,7 @@ class Fetcher:
         for state in self._states.values():
             if state.broker is not None:
                 held[state.broker] += state.held
-        full = {broker for broker, size in held.items() if size > self.share_bytes() // 2}
+        full = {broker for broker, size in held.items() if read_ahead.is_full(size, self.share_bytes())}
         return {partition: self._log_end(state, state.broker in full) for partition, state in self._states.items()}
 
     def _log_end(self, state: FetchState, full: bool) -> LogEnd:
@@ -210,7 +211,7 @@ class Fetcher:
             answered_at=state.answered_at,
             wait_s=self.config.fetch_wait_max_ms / 1000,
             broker=None if broker is None else broker.broker_id,
-            held_back=full or self._unused or state.untaken_records >= self.config.queued_min_messages,
+            held_back=full or self._unused or read_ahead.has_enough(self.config, state),
             throttled_until=0.0 if broker is None else broker.throttled_until,
             obstacle=state.obstacle,
         )
@@ -311,7 +312,7 @@ class Fetcher:
 
     def share_bytes(self) -> int:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        return self.config.queued_max_bytes // max(1, len(self._brokers))
+        return read_ahead.share_bytes(self.config, len(self._brokers))
 
     def hold_back(self) -> None:
         """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
