@@ -30,7 +30,7 @@ Patch = pytest.MonkeyPatch
 
 def _commit_what_was_delivered(patch: Patch) -> None:
     """The committed offset is the position, whatever runs."""
-    patch.setattr(Work, "unfinished", lambda self, holding: None)
+    patch.setattr(Work, "to_commit", lambda self, holding: None)
 
 
 def _ignore_the_metadata(patch: Patch) -> None:

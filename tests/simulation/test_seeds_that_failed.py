@@ -23,6 +23,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import engine
 from consumer_coord.consumer.arrow_reads import Bounds
+from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
@@ -367,7 +368,7 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     # The bug was found with such waits. With other waits, the history has a different course.
     _longest_wait_has_no_jitter(patch)
     # Nor did on_revoke wait for the commit of the interval.
-    patch.setattr(engine._FinalCommit, "pending", lambda self, moment: False)
+    patch.setattr(LastWait, "pending", lambda self, moment: False)
     patch.setattr(AssignmentState, "revoked", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 
