@@ -308,31 +308,26 @@ class Fetcher:
         if self._closed:
             raise ClosedError("this fetcher was closed")
 
-    # -- for the Fetches from a broker ---------------------------------------------------------------------------------------
+    # -- for the Fetches from a broker: see ``Owner`` in partition_state.py ------------------------------------------------
 
     def share_bytes(self) -> int:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return read_ahead.share_bytes(self.config, len(self._brokers))
 
     def hold_back(self) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._held_back = True
         if self._passed:
             self._loop.call_soon(self._settle)
 
     def in_use(self, moment: float) -> bool:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._used or self._waiting:
             self._used, self._used_at = False, moment
         self._unused = moment - self._used_at > _UNUSED_S
         return not self._unused
 
     def is_current(self, state: FetchState) -> bool:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return state.active and self._states.get(state.partition) is state
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._buffer.add(state, records, size, count)
         self.metrics.delivered(size, count)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
@@ -343,7 +338,6 @@ class Fetcher:
         self._delivered = True
 
     def answered(self, latency_ms: float) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self.metrics.answered(latency_ms)
         if self._passed:
             self._settle()
@@ -352,7 +346,6 @@ class Fetcher:
             self._announce()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         state.stopped = True
         state.obstacle = str(error)
         logger.debug("%s is no longer fetched: %s", state.partition, error)
@@ -361,7 +354,6 @@ class Fetcher:
         self._announce()
 
     def reach_end(self, state: FetchState) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._reports_ends and state.reported_end != state.offset:
             state.reported_end = state.offset
             at = {"offset": state.offset, "next_offset": state.offset, "leader_epoch": state.leader_epoch}
@@ -370,7 +362,6 @@ class Fetcher:
             self._announce()
 
     def place(self, state: FetchState) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._failure is not None or self._states.get(state.partition) is not state:
             return
         broker_id = self._broker_for(state)
@@ -396,7 +387,6 @@ class Fetcher:
             self._brokers[broker] += 1
 
     def fail(self, error: CoordinatorError) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._failure = error
         self._announce()
 

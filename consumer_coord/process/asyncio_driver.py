@@ -157,7 +157,6 @@ class AsyncProcess(Processing):
         self._fill()
 
     def letter_answered(self, letter: Letter, refused: Any) -> None:
-        """See :class:`Processing`."""
         self._loop.call_soon_threadsafe(self._take_answer, letter, refused)
 
     def _take_answer(self, letter: Letter, refused: Any) -> None:
@@ -180,7 +179,6 @@ class AsyncProcess(Processing):
         self._look_after_letters()
 
     def expect_end(self, holding: Holding, after_s: float) -> None:
-        """See :class:`Processing`."""
         ends = self._loop.time() + after_s
         for record in self.work.running:
             if record.holding is holding and record.handler is not None:
@@ -194,7 +192,6 @@ class AsyncProcess(Processing):
             self._tracking.look_again()
 
     def lose(self, records: Sequence[Record], *, at_once: bool) -> None:
-        """See :class:`Processing`."""
         for record in records:
             task, context = record.handler
             context.lose(record.reason)

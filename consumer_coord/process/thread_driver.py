@@ -169,7 +169,6 @@ class ThreadProcess(Processing):
                     self._tracking.look_again()
 
     def letter_answered(self, letter: Letter, refused: Any) -> None:
-        """See :class:`Processing`."""
         self._answers.append((letter, refused))
 
     def _arrived(self, messages: Sequence[Any]) -> None:
@@ -184,22 +183,18 @@ class ThreadProcess(Processing):
     # -- for the consumer, on its loop ----------------------------------------------------------------------------------
 
     def finished(self, partition: TopicPartition, reading: int, position: OffsetAndMetadata) -> OffsetAndMetadata | None:
-        """See :class:`Processing`."""
         with self._lock:
             return super().finished(partition, reading, position)
 
     def may_release(self, partition: TopicPartition, reading: int) -> bool:
-        """See :class:`Processing`."""
         with self._lock:
             return super().may_release(partition, reading)
 
     def metadata_rejected(self, partition: TopicPartition, length: int) -> None:
-        """See :class:`Processing`."""
         with self._lock:
             super().metadata_rejected(partition, length)
 
     def handling(self) -> Mapping[TopicPartition, float]:
-        """See :class:`Processing`."""
         with self._lock:
             return super().handling()
 
