@@ -26,8 +26,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.consumer import offsets_to_commit
+from consumer_coord.consumer import commit_before_revoke, offsets_to_commit
 from consumer_coord.consumer.callback_types import Callback, Callbacks, Partitions
+from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.commit_reports import AutoCommit, CommitReports
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.partitions import (
@@ -112,18 +113,6 @@ _CONFLICT, _STATE = -173, -172
 
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
 _METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost"}
-
-
-@attrs.frozen(eq=False)
-class _FinalCommit:
-    """The last commit of a partition before its revocation, awaited until the loop time ``ends`` at the latest."""
-
-    ticket: Ticket
-    ends: float
-
-    def pending(self, moment: float) -> bool:
-        """Return whether the partition still waits at this loop time."""
-        return moment < self.ends and not self.ticket.done
 
 
 class Engine:
@@ -515,7 +504,7 @@ class Engine:
 
     def _group(self, leaving: bool) -> Group:
         assignment, moment = self.core.assignment, self.engine_loop.now()
-        waits = {one: value.awaits for one, value in self.table.items() if isinstance(value.awaits, _FinalCommit)}
+        waits = {one: value.awaits for one, value in self.table.items() if isinstance(value.awaits, LastWait)}
         return Group(
             change=assignment.change(),
             held=assignment.held,
@@ -588,30 +577,19 @@ class Engine:
         return False
 
     def _commit_before_release(self, partitions: Partitions, called: bool) -> None:
-        """If commits are automatic, commit the finished records of partitions that the reader no longer fetches.
-
-        After on_revoke was ``called``, these are the positions that it or another thread stored after the last commit. From
-        then on, :meth:`store` accepts no position of these partitions.
-        """
+        """Commit what is finished in these partitions, and let them wait for it (``commit_before_revoke.py``)."""
         if called:
             self.stored.seal(partitions)
         if not self.auto.enabled:
             return
-        finished = offsets_to_commit.last_offsets(self.table, self._to_commit(), partitions, called)
+        finished = commit_before_revoke.finished_in(self.table, self._to_commit(), partitions, called)
         if called:
             partitions &= finished.keys()
-        self._commit_last(partitions, finished, "commit after on_revoke" if called else "commit before a revoke")
-
-    def _commit_last(self, partitions: Partitions, finished: Positions, what: str) -> None:
-        """Start a commit before a revocation; the partitions wait for it, and for earlier automatic commits in flight."""
-        config = self.core.config
-        limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
-        ends = self.engine_loop.now() + limit_ms / 1000
-        self._commit_automatically(finished, limit_ms, what=what)
-        commits = {one: commit for one in partitions if (commit := self.table[one].commit) is not None and not commit.done}
-        if commits:
+        limit_ms = commit_before_revoke.limit_ms(self.core.config)
+        self._commit_automatically(finished, limit_ms, what="commit after on_revoke" if called else "commit before a revoke")
+        waits = commit_before_revoke.waits(self.table, partitions, self.engine_loop.now() + limit_ms / 1000)
+        if waits:
             self.engine_loop.later(limit_ms / 1000, self.core.application.wake)
-        waits = {one: attrs.evolve(self.table[one], awaits=_FinalCommit(commit, ends)) for one, commit in commits.items()}
         self._replace({**self.table, **waits})
 
     def _ended_readings(self) -> list[TopicPartition]:
@@ -1000,7 +978,7 @@ class Engine:
         self.stored.seal(partitions)
         commit: Ticket | None = None
         if self.auto.enabled and partitions:
-            finished = offsets_to_commit.last_offsets(self.table, self._to_commit(), partitions, called=False)
+            finished = commit_before_revoke.finished_in(self.table, self._to_commit(), partitions, called=False)
             commit = self._commit_automatically(finished, self.core.config.session_timeout_ms, what="commit before unassigning")
         self._put(PartitionEvent.UNASSIGN, partitions)
         return commit

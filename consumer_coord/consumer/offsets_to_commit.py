@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from consumer_coord.consumer.callback_types import Partitions
 from consumer_coord.consumer.partitions import Origin, Partition, Positions, Table
@@ -61,14 +61,6 @@ def new_offsets(table: Table, finished: Positions) -> Positions:
 
 def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
     return one.committed == at and (one.commit is None or one.commit.answers.get(partition) is None)
-
-
-def last_offsets(table: Table, finished: Positions, partitions: Collection[TopicPartition], called: bool) -> Positions:
-    """Return the offsets of the last commit of partitions before or, if ``called``, after on_revoke.
-
-    A commit that failed before on_revoke is not repeated after it.
-    """
-    return {one: at for one, at in finished.items() if one in partitions and not (called and at == table[one].committed)}
 
 
 def entries(table: Table, wanted: Positions, heard: Partitions) -> dict[TopicPartition, Entry]:

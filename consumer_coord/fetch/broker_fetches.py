@@ -17,13 +17,14 @@ from consumer_coord.errors import (
     RetriableError,
     UnsupportedVersionError,
 )
+from consumer_coord.fetch import read_ahead
 from consumer_coord.fetch.batches import reach
 from consumer_coord.fetch.error_steps import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
 from consumer_coord.fetch.lanes import Ask, Lane
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState, Owner
 from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
-from consumer_coord.fetch.values import DEFAULT_PARTITION_BYTES, FetchConfig, FetchedRecords, StopReason
+from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
 from consumer_coord.leaders.leader_epochs import epochs_request, match_epochs
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.answers import Matched
@@ -53,10 +54,6 @@ _TOPIC_IDS_FROM = 13
 _FAREWELL_MS = 100
 #: Maximum wait of a brief Fetch, in milliseconds (see ``lanes.py``), and the maximum number of brief Fetches.
 _BRIEF_WAIT_MS = 100
-#: The bytes of a response to aim at if its partitions have many more records. A response costs the same work whatever its size,
-#: so with less a partition of large records takes twice the CPU time; more would leave the processor's cache before it is read.
-_BACKLOG_BYTES = 4 << 20
-_MOST_DOUBLINGS = 2
 _MOST_BRIEF = 2
 
 
@@ -213,13 +210,13 @@ class BrokerFetches:
                     continue
             if state.not_before > moment:
                 look_at = state.not_before if look_at is None else min(look_at, state.not_before)
-            elif state.untaken_records < self._config.queued_min_messages:
-                due.append(state)
-            else:
+            elif read_ahead.has_enough(self._config, state):
                 self._full = True
                 state.owner.hold_back()
+            else:
+                due.append(state)
         out = dict.fromkeys(
-            owner for owner, size in held.items() if size > owner.share_bytes() // 2 or not owner.in_use(moment)
+            owner for owner, size in held.items() if read_ahead.is_full(size, owner.share_bytes()) or not owner.in_use(moment)
         )
         if out:
             self._full = True
@@ -233,16 +230,11 @@ class BrokerFetches:
         chosen: dict[TopicPartition, FetchState] = {}
         for state in states:
             chosen.setdefault(state.partition, state)
-        least = self._config.max_partition_fetch_bytes
-        most = least
-        if least == DEFAULT_PARTITION_BYTES:
-            most = max(least, _BACKLOG_BYTES // max(1, sum(not state.at_end for state in chosen.values())))
-        wanted = {partition: self._wanted(state, min(most, least << state.full)) for partition, state in chosen.items()}
+        sizes = read_ahead.partition_bytes(self._config, chosen.values())
+        wanted = {state.partition: self._wanted(state, size) for state, size in zip(chosen.values(), sizes, strict=True)}
         # What a fetcher holds does not count here, so that a caller that does not take shrinks no other caller's responses.
-        shares = min(owner.share_bytes() for owner in {state.owner for state in chosen.values()})
-        # A part of the largest response is left for the fields of its rows.
-        largest = self._cluster.config.receive_message_max_bytes * 15 // 16
-        max_bytes = max(1, min(self._config.fetch_max_bytes, shares // 2, largest))
+        share = min(owner.share_bytes() for owner in {state.owner for state in chosen.values()})
+        max_bytes = read_ahead.response_bytes(self._config, share, self._cluster.config.receive_message_max_bytes)
         return Ask(chosen, wanted, max_bytes, max_wait_ms, brief, len(chosen) < len(states))
 
     def _wanted(self, state: FetchState, max_bytes: int) -> Wanted:
@@ -537,7 +529,7 @@ class BrokerFetches:
         state.failures, whole = 0, (0, len(records))
         # Batches before the offset may have the marker that ends an aborted transaction.
         begin = 0 if row.aborted_transactions else found.begin
-        state.full = _fullness(state, len(records), found.end)
+        state.full = read_ahead.fullness(state, len(records), found.end)
         aborted = sorted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
         fetched = FetchedRecords(
             partition=state.partition,
@@ -694,17 +686,6 @@ class _Exchange:
             return None
         self._begin(ask)
         return self.question(), self._fetches._begin(self._lane, ask)
-
-
-def _fullness(state: FetchState, size: int, complete: int) -> int:
-    """Return how often to double the bytes to ask for, after a response of ``size`` bytes, ``complete`` of them usable."""
-    asked = 0 if state.wanted is None else state.wanted.max_bytes
-    if 8 * (size - complete) > size:
-        # Much of the response was in vain: with larger batches than asked for, a response has exactly one.
-        return max(0, state.full - 1)
-    if 2 * size <= asked or state.at_end:
-        return 0
-    return state.full if size > asked else min(state.full + 1, _MOST_DOUBLINGS)
 
 
 def _position(state: FetchState) -> tuple[TopicPartition, int, int]:

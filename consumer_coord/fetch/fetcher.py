@@ -22,7 +22,7 @@ stable offset: from there on, brokers wait, even if an open transaction has more
 
 *The buffer.* The caller takes the records of whole responses (:meth:`Fetcher.take`) and decodes the records. Then it reports
 its progress (:meth:`Fetcher.advance`), which frees the bytes of these records. Each fetcher has its own buffer, and every
-broker has an equal share of the fetcher's ``queued_max_bytes``:
+broker has an equal share of the fetcher's ``queued_max_bytes`` (``read_ahead.py``):
 
 1. A Fetch omits a partition of which ``queued_min_messages`` records wait to be taken.
 2. A Fetch omits the partitions of a fetcher whose records from this broker use more than half of the broker's share, and
@@ -53,6 +53,7 @@ from typing import Final
 
 from consumer_coord.environment import now
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
+from consumer_coord.fetch import read_ahead
 from consumer_coord.fetch.buffer import Buffer
 from consumer_coord.fetch.fetch_metrics import FetchMetrics
 from consumer_coord.fetch.partition_state import Fetches, FetchState
@@ -199,7 +200,7 @@ class Fetcher:
         for state in self._states.values():
             if state.broker is not None:
                 held[state.broker] += state.held
-        full = {broker for broker, size in held.items() if size > self.share_bytes() // 2}
+        full = {broker for broker, size in held.items() if read_ahead.is_full(size, self.share_bytes())}
         return {partition: self._log_end(state, state.broker in full) for partition, state in self._states.items()}
 
     def _log_end(self, state: FetchState, full: bool) -> LogEnd:
@@ -213,7 +214,7 @@ class Fetcher:
             answered_at=state.answered_at,
             wait_s=self.config.fetch_wait_max_ms / 1000,
             broker=None if broker is None else broker.broker_id,
-            held_back=full or self._unused or state.untaken_records >= self.config.queued_min_messages,
+            held_back=full or self._unused or read_ahead.has_enough(self.config, state),
             throttled_until=0.0 if broker is None else broker.throttled_until,
             obstacle=state.obstacle,
         )
@@ -315,31 +316,26 @@ class Fetcher:
         if self._closed:
             raise ClosedError("this fetcher was closed")
 
-    # -- for the Fetches from a broker ---------------------------------------------------------------------------------------
+    # -- for the Fetches from a broker: see ``Owner`` in partition_state.py ------------------------------------------------
 
     def share_bytes(self) -> int:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
-        return self.config.queued_max_bytes // max(1, len(self._brokers))
+        return read_ahead.share_bytes(self.config, len(self._brokers))
 
     def hold_back(self) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._held_back = True
         if self._passed:
             self._loop.call_soon(self._settle)
 
     def in_use(self, moment: float) -> bool:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._used or self._waiting:
             self._used, self._used_at = False, moment
         self._unused = moment - self._used_at > _UNUSED_S
         return not self._unused
 
     def is_current(self, state: FetchState) -> bool:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         return state.active and self._states.get(state.partition) is state
 
     def deliver(self, state: FetchState, records: FetchedRecords, size: int, count: int) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._buffer.add(state, records, size, count)
         self.metrics.delivered(size, count)
         state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
@@ -350,7 +346,6 @@ class Fetcher:
         self._delivered = True
 
     def answered(self, broker: Fetches, latency_ms: float) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self.metrics.answered(latency_ms)
         if self._failures:
             self._drop_failure(broker)
@@ -361,7 +356,6 @@ class Fetcher:
             self._announce()
 
     def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         state.stopped = True
         state.obstacle = str(error)
         logger.debug("%s is no longer fetched: %s", state.partition, error)
@@ -370,7 +364,6 @@ class Fetcher:
         self._announce()
 
     def reach_end(self, state: FetchState) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         if self._reports_ends and state.reported_end != state.offset:
             state.reported_end = state.offset
             at = {"offset": state.offset, "next_offset": state.offset, "leader_epoch": state.leader_epoch}
@@ -379,7 +372,6 @@ class Fetcher:
             self._announce()
 
     def place(self, state: FetchState) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         crashed = any(not isinstance(error, FatalError) for error in self._failures.values())
         if crashed or self._states.get(state.partition) is not state:
             return
@@ -407,7 +399,6 @@ class Fetcher:
             self._brokers[broker] += 1
 
     def fail(self, broker: Fetches, error: CoordinatorError) -> None:
-        """See :class:`~consumer_coord.fetch.partition_state.Owner`."""
         self._failures.pop(broker, None)
         self._failures[broker], self._unraised = error, True
         self._announce()

@@ -14,7 +14,7 @@ member does not leave, the coordinator removes it for one of three reasons:
 Each timeout starts after the *sending* of the request whose response proves that it started, so the lease counts from the
 sending.
 
-Who delivers compares it: ``Engine._may_deliver`` (``consumer/engine.py``), ``GroupConsumer._nothing_else``, and ``AtHand`` in
+Who delivers compares it: ``Engine._may_deliver`` (``consumer/engine.py``), ``ThreadWaits._nothing_else``, and ``AtHand`` in
 ``columns/`` for each message of a poll.
 """
 

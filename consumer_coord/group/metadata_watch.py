@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
 from consumer_coord.final_errors import fatal
-from consumer_coord.group.classic_protocol.leader import ClusterView
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.log_text import get_logger
 from consumer_coord.net.cluster import ClusterClient
@@ -23,6 +23,21 @@ _TOLD_AFTER_MS = 3_000
 #: Represents the pattern in the set of logged names. No topic has an empty name, so the empty string cannot be confused with a
 #: topic.
 _PATTERN = ""
+
+
+@attrs.frozen
+class ClusterView:
+    """The metadata from which a leader assigns; if the metadata changes, the leader must assign again (KIP-429, KIP-881)."""
+
+    partitions: Mapping[str, int]
+    racks: Mapping[str, Sequence[frozenset[str]]]
+
+    @classmethod
+    def of(cls, metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> ClusterView:
+        """Return the part of ``metadata`` that affects an assignment of ``topics``."""
+        partitions = metadata.partitions(sorted(topics))
+        racks = {topic: metadata.racks(topic) for topic in partitions} if with_racks else {}
+        return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
 
 
 class MetadataWatch:

@@ -1,7 +1,8 @@
 """Process the records of a group in parallel: in order by key, with commits that never pass an unfinished record.
 
 ``consumer.process(handle)`` calls a handler for each record. Inside it, :func:`context` tells whether the result still counts.
-The state is in ``work.py``, which does no I/O; ``processing.py`` connects it to the consumer, and a driver runs the handlers.
+The state is in ``work.py`` and ``offset_to_commit.py``, which do no I/O; ``processing.py`` connects it to the consumer, and a
+driver runs the handlers.
 """
 
 from consumer_coord.process.context import Context as Context

@@ -12,10 +12,11 @@ from typing import Any, Final, Protocol
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.log_text import get_logger
 from consumer_coord.process.context import CURRENT, Context
-from consumer_coord.process.letters import Letter
+from consumer_coord.process.dead_letters import Letter
+from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
 from consumer_coord.process.spans import enter
-from consumer_coord.process.work import Holding, Record
+from consumer_coord.process.work import Record
 from consumer_coord.record_tracker import RecordTracker, Tracking
 from consumer_coord.topic_partition import TopicPartition
 
@@ -156,30 +157,28 @@ class AsyncProcess(Processing):
         self._fill()
 
     def letter_answered(self, letter: Letter, refused: Any) -> None:
-        """See :class:`Processing`."""
         self._loop.call_soon_threadsafe(self._take_answer, letter, refused)
 
     def _take_answer(self, letter: Letter, refused: Any) -> None:
         assert self._tracking is not None
         self.look_at(self._tracking)
-        self.take_answer(letter, refused)
+        self.letters.take_answer(letter, refused)
         holding = letter.record.holding
         if holding.draining and not self.work.busy(holding):
             self._tracking.look_again()
         self._fill()
 
     def _look_after_letters(self) -> None:
-        if self.letters and self._letters_timer is None:
+        if self.letters.unanswered and self._letters_timer is None:
             self._letters_timer = self._loop.call_later(SHORT_WAIT_S, self._poll_producer)
 
     def _poll_producer(self) -> None:
         self._letters_timer = None
-        self.poll_producer()
-        self.send_again()
+        self.poll_producers()
+        self.letters.send_again()
         self._look_after_letters()
 
     def expect_end(self, holding: Holding, after_s: float) -> None:
-        """See :class:`Processing`."""
         ends = self._loop.time() + after_s
         for record in self.work.running:
             if record.holding is holding and record.handler is not None:
@@ -193,7 +192,6 @@ class AsyncProcess(Processing):
             self._tracking.look_again()
 
     def lose(self, records: Sequence[Record], *, at_once: bool) -> None:
-        """See :class:`Processing`."""
         for record in records:
             task, context = record.handler
             context.lose(record.reason)

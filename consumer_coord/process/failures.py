@@ -127,6 +127,12 @@ class FailurePolicy:
         if self.timeout is not None and self.timeout <= 0:
             raise ValueError(f"timeout must be above 0 s, not {self.timeout!r}")
 
+    @property
+    def producers(self) -> Sequence[LetterProducer]:
+        """The producers of retries and of dead letters."""
+        steps = (self.then, self.then.then if isinstance(self.then, RetryTopics) else None)
+        return tuple(step.producer for step in steps if isinstance(step, RetryTopics | DeadLetters))
+
     def delay_s(self, record: Record, error: Exception, now: float) -> float | None:
         """Return how long to wait before the next attempt, in seconds; None if there is none."""
         state = tenacity.RetryCallState(_RETRYING, None, (), {})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from consumer_coord import lazy_attrs as attrs
@@ -14,10 +13,11 @@ from consumer_coord.errors import IllegalStateError
 from consumer_coord.finished_offsets_text import UnusableMetadataError, decode
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.process.failures import DeadLetterError, DeadLetters, FailurePolicy, LetterProducer, RetryTopic, RetryTopics
-from consumer_coord.process.letters import Letter, Origin
+from consumer_coord.process.dead_letters import Letter, LetterSender, Origin
+from consumer_coord.process.failures import DeadLetters, FailurePolicy, RetryTopic, RetryTopics
+from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.spans import Spans
-from consumer_coord.process.work import Holding, Order, Record, State, Work
+from consumer_coord.process.work import Order, Record, State, Work
 from consumer_coord.record_tracker import BlockingTracking, TrackedReading, Tracking
 from consumer_coord.topic_partition import TopicPartition
 
@@ -170,14 +170,13 @@ class Processing(ABC):
         )
         #: The exception that ends the process.
         self.failure: BaseException | None = None
-        #: The number of letters that the broker has not acknowledged yet.
-        self.letters: int = 0
-        #: The number of letters that the broker has acknowledged.
-        self.letters_sent: int = 0
-        #: Record -> the number of its letters that are not acknowledged; its call ends with the last of them.
-        self._awaited: dict[Record, int] = {}
-        #: Letters that did not fit into their producer's queue.
-        self._unsent: deque[Letter] = deque()
+        self.letters: LetterSender = LetterSender(
+            () if settings.on_failure is None else settings.on_failure.producers,
+            group_id,
+            on_answer=self.letter_answered,
+            skip=self.work.skip,
+            stop=self._stop_with,
+        )
         #: The retry topics that this consumer reads.
         self._retry_topics: Mapping[str, RetryTopic] = {}
         self._wall_clock_ms: Callable[[], int] = int
@@ -199,7 +198,7 @@ class Processing(ABC):
         holding = self.work.held(partition, reading)
         if holding is None:
             return None
-        at = self.work.unfinished(holding)
+        at = self.work.to_commit(holding)
         return position if at is None else at
 
     def may_release(self, partition: TopicPartition, reading: int) -> bool:
@@ -249,7 +248,7 @@ class Processing(ABC):
 
     @abstractmethod
     def letter_answered(self, letter: Letter, refused: Any) -> None:
-        """Call :meth:`take_answer` where the state may be used; called by the producer, in any thread that polls it."""
+        """Call :meth:`LetterSender.take_answer` where the state may be used; called in any thread that polls the producer."""
 
     def retry_topics(self, subscribed: Collection[str], wall_clock_ms: Callable[[], int]) -> frozenset[str]:
         """Return the topics to read besides those that the application has subscribed to.
@@ -300,11 +299,11 @@ class Processing(ABC):
             place = 0 if here is None else here.place + 1
             if place < len(topics):
                 due_ms = self._wall_clock_ms() + round(then.delays[place] * 1000)
-                self._send_letters(record, error, then.producer, topics[place].name, due_ms)
+                self.letters.send(record, error, then.producer, topics[place].name, due_ms)
                 return
             then = then.then
         if isinstance(then, DeadLetters):
-            self._send_letters(record, error, then.producer, then.topic, None)
+            self.letters.send(record, error, then.producer, then.topic, None)
         elif then == "skip":
             logger.warning(
                 "the record of %s is skipped, because its handler failed in attempt %d: %r",
@@ -325,95 +324,14 @@ class Processing(ABC):
             self.work.stopping = True
             self.failure = self.failure or failure
 
-    def _send_letters(
-        self, record: Record, error: BaseException, producer: LetterProducer, topic: str, due_ms: int | None
-    ) -> None:
-        """Produce the records of a call to another topic; the call keeps its slot until the broker has answered."""
-        together = (record, *record.rest)
-        self._awaited[record] = len(together)
-        retried = record.holding.again
-        for one in together:
-            self.letters += 1
-            origin = Origin.of(one.message, retried=retried)
-            self._produce(Letter(record, one.message, origin, error, producer, topic, due_ms))
-
-    def _produce(self, letter: Letter) -> None:
-        message = letter.message
-        _, timestamp = message.timestamp()
-        try:
-            letter.producer.produce(
-                letter.topic,
-                message.value(),
-                message.key(),
-                headers=letter.headers(self._group_id),
-                timestamp=max(0, timestamp),
-                on_delivery=lambda refused, _: self.letter_answered(letter, refused),
-            )
-        except BufferError:
-            self._unsent.append(letter)
-        except Exception as refused:  # noqa: BLE001 - whatever it is, there is no letter
-            self.take_answer(letter, refused)
-
-    def take_answer(self, letter: Letter, refused: Any) -> None:
-        """Take the broker's answer to a letter: ``refused`` is None, or why there is no letter."""
-        record = letter.record
-        if refused is not None and letter.with_text and record.reason is None:
-            letter.with_text = False
-            self._produce(letter)
-            return
-        self.letters -= 1
-        self.letters_sent += refused is None
-        if record not in self._awaited:
-            # Another letter of the same call was refused.
-            return
-        self._awaited[record] -= 1
-        if record.reason is None and refused is not None:
-            del self._awaited[record]
-            self._stop_without(letter, refused)
-        elif not self._awaited[record]:
-            del self._awaited[record]
-            self.work.skip(record)
-
-    def _stop_without(self, letter: Letter, refused: Any) -> None:
-        what = "dead letter" if letter.due_ms is None else "retry"
-        failure = DeadLetterError(
-            f"the {what} of the record of {letter.origin.partition} at offset {letter.origin.offset} cannot be produced to"
-            f" {letter.topic}, so processing stops before it: {refused}."
-            " Check that the topic exists and takes records of this size, and that the producer may write to it"
-        )
-        failure.__cause__ = letter.error
-        logger.error("%s", failure)
-        self._stop_with(letter.record, failure)
-
     @property
     def _retries(self) -> RetryTopics | None:
         policy = self.settings.on_failure
         return policy.then if policy is not None and isinstance(policy.then, RetryTopics) else None
 
-    @property
-    def _producers(self) -> Iterator[LetterProducer]:
-        """Yield the producers of retries and of dead letters."""
-        step: object = None if self.settings.on_failure is None else self.settings.on_failure.then
-        while isinstance(step, RetryTopics | DeadLetters):
-            yield step.producer
-            step = step.then if isinstance(step, RetryTopics) else None
-
-    def poll_producer(self) -> None:
+    def poll_producers(self) -> None:
         """Let the producers report what became of letters; they call :meth:`letter_answered`."""
-        for producer in self._producers:
-            try:
-                producer.poll(0)
-            except Exception as raised:  # noqa: BLE001 - for instance of the producer's error_cb; it ends the process
-                self.failure = self.failure or raised
-
-    def send_again(self) -> None:
-        """Produce the letters that did not fit into the producer's queue."""
-        for _ in range(len(self._unsent)):
-            letter = self._unsent.popleft()
-            if letter.record.reason is None:
-                self._produce(letter)
-            else:
-                self.take_answer(letter, "its call no longer counts")
+        self.failure = self.failure or self.letters.poll()
 
     def tell_of_progress(self) -> None:
         """Once a minute, log the figures, and name the record that commits or a slot have waited for longest."""
@@ -445,7 +363,7 @@ class Processing(ABC):
 
     def figures(self) -> Mapping[str, float]:
         """Return what ``process`` adds to the consumer's metrics: see ``monitoring/process_figures.py``."""
-        return {**self.work.figures(self.clock()), "process-letters-total": self.letters_sent}
+        return {**self.work.figures(self.clock()), "process-letters-total": self.letters.sent}
 
     def look_at(self, tracking: Tracking | BlockingTracking) -> None:
         """Take note of what the group has changed; call it before anything starts or counts."""
@@ -578,7 +496,7 @@ class Processing(ABC):
         """
         found = {}
         for partition, holding in self.work.holdings.items():
-            reading, at = self._readings.get(partition), self.work.unfinished(holding)
+            reading, at = self._readings.get(partition), self.work.to_commit(holding)
             if at is not None:
                 found[partition] = at
             elif reading is not None and reading.start.offset < holding.position:
@@ -588,7 +506,7 @@ class Processing(ABC):
     def counts(self) -> Counts:
         """Return the counts so far."""
         work = self.work
-        return Counts(work.handled, work.failed, work.retried, work.given_up, work.found_finished, self.letters_sent)
+        return Counts(work.handled, work.failed, work.retried, work.given_up, work.found_finished, self.letters.sent)
 
 
 def _where(record: Record) -> str:

@@ -24,10 +24,11 @@ from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.context import CURRENT, Context
-from consumer_coord.process.letters import Letter
+from consumer_coord.process.dead_letters import Letter
+from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Counts, Processing, ProcessSettings
 from consumer_coord.process.spans import enter
-from consumer_coord.process.work import Holding, Record, State
+from consumer_coord.process.work import Record, State
 from consumer_coord.record_tracker import BlockingTracking, RecordTracker
 from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
@@ -147,28 +148,27 @@ class ThreadProcess(Processing):
     def wait_s(self) -> float:
         """See :class:`Processing`; here also until a retry is due, and shortly while letters are under way."""
         usual_s, due = super().wait_s(), self.work.next_due()
-        if self.letters:
+        if self.letters.unanswered:
             return SHORT_WAIT_S
         return usual_s if due is None else min(usual_s, max(SHORT_WAIT_S, due - self.clock()))
 
     def _serve_letters(self) -> None:
         """Let the producer report what became of letters, without the lock, and take its answers under it."""
-        if self.letters:
-            self.poll_producer()
+        if self.letters.unanswered:
+            self.poll_producers()
             with self._lock:
-                self.send_again()
+                self.letters.send_again()
         while self._answers:
             letter, refused = self._answers.popleft()
             with self._lock:
                 assert self._tracking is not None
                 self.look_at(self._tracking)
-                self.take_answer(letter, refused)
+                self.letters.take_answer(letter, refused)
                 holding = letter.record.holding
                 if holding.draining and not self.work.busy(holding):
                     self._tracking.look_again()
 
     def letter_answered(self, letter: Letter, refused: Any) -> None:
-        """See :class:`Processing`."""
         self._answers.append((letter, refused))
 
     def _arrived(self, messages: Sequence[Any]) -> None:
@@ -183,22 +183,18 @@ class ThreadProcess(Processing):
     # -- for the consumer, on its loop ----------------------------------------------------------------------------------
 
     def finished(self, partition: TopicPartition, reading: int, position: OffsetAndMetadata) -> OffsetAndMetadata | None:
-        """See :class:`Processing`."""
         with self._lock:
             return super().finished(partition, reading, position)
 
     def may_release(self, partition: TopicPartition, reading: int) -> bool:
-        """See :class:`Processing`."""
         with self._lock:
             return super().may_release(partition, reading)
 
     def metadata_rejected(self, partition: TopicPartition, length: int) -> None:
-        """See :class:`Processing`."""
         with self._lock:
             super().metadata_rejected(partition, length)
 
     def handling(self) -> Mapping[TopicPartition, float]:
-        """See :class:`Processing`."""
         with self._lock:
             return super().handling()
 

@@ -28,16 +28,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from consumer_coord.finished_offsets_text import Ranges, capacity, encode
-from consumer_coord.offsets import OffsetAndMetadata, before
+from consumer_coord.finished_offsets_text import Ranges
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.topic_partition import TopicPartition
 
 #: Bytes that a record takes in memory, beside its key and value.
 _RECORD_BYTES: Final = 500
 #: Part of the memory up to which a partition that was paused must shrink before it is read again.
 _RESUMES_AT: Final = 0.5
-#: Records that come within this time are counted as one arrival, in seconds.
-_SAME_S: Final = 1.0
 
 
 class Order(enum.Enum):
@@ -128,96 +127,6 @@ class Lane:
         self.due: int = 0
 
 
-class Holding:
-    """The records of one partition, from the beginning of a reading to its end."""
-
-    __slots__ = (
-        "again",
-        "arrivals",
-        "asleep",
-        "committed",
-        "draining",
-        "due",
-        "ended",
-        "finished",
-        "full",
-        "number",
-        "partition",
-        "pending",
-        "position",
-        "size",
-        "unfinished",
-    )
-
-    def __init__(self, partition: TopicPartition, number: int, position: int, *, again: bool) -> None:
-        self.partition: TopicPartition = partition
-        #: Whether its records are retries, because it belongs to a retry topic.
-        self.again: bool = again
-        #: Its records that are not due yet, and its number in the heap until the first of them is.
-        self.asleep: deque[Record] = deque()
-        self.due: int = 0
-        #: The group's commit, while it is not known which offsets its metadata names.
-        self.committed: OffsetAndMetadata | None = None
-        #: The serial number of the reading.
-        self.number: int = number
-        #: The offset after the last delivered record.
-        self.position: int = position
-        #: For :meth:`age_s`, one entry a second: (offset after the records of that second, when the first of them arrived).
-        self.arrivals: deque[tuple[int, float]] = deque()
-        #: Offset -> record, in the order of offsets.
-        self.unfinished: dict[int, Record] = {}
-        #: Offsets that a former owner has finished, at or after :attr:`position`.
-        self.finished: deque[tuple[int, int]] = deque()
-        #: Records that were delivered before the finished offsets were known; None once they are known.
-        self.pending: list[Record] | None = None
-        #: Bytes of the unfinished records.
-        self.size: int = 0
-        #: Whether the bounds are exceeded, so that the partition must not be read.
-        self.full: bool = False
-        #: Whether no record may start, because the group revokes the partition.
-        self.draining: bool = False
-        self.ended: bool = False
-
-    def start(self) -> int:
-        """Return the lowest unfinished offset, or the offset after everything that is known to be finished."""
-        position, finished = self.position, self.finished
-        return next(iter(self.unfinished), finished[0][1] if finished and finished[0][0] <= position else position)
-
-    def age_s(self, now: float) -> float:
-        """Return how long ago the lowest unfinished record came, in seconds; 0 if there is none."""
-        first = next(iter(self.unfinished), None)
-        return 0.0 if first is None else now - next((at for end, at in tuple(self.arrivals) if end > first), now)
-
-    def note_arrival(self, end: int, now: float) -> None:
-        """Note that the records before ``end`` came now."""
-        arrivals, start = self.arrivals, self.start()
-        while arrivals and arrivals[0][0] <= start:
-            arrivals.popleft()
-        if arrivals and now - arrivals[-1][1] < _SAME_S:
-            arrivals[-1] = end, arrivals[-1][1]
-        else:
-            arrivals.append((end, now))
-
-    def ranges(self) -> Ranges:
-        """Return what is finished above the lowest unfinished offset. Offsets without a record count as finished."""
-        found: list[tuple[int, int]] = []
-        at = self.start()
-        for offset in self.unfinished:
-            if offset > at:
-                found.append((at, offset))
-            at = offset + 1
-        if self.position > at:
-            found.append((at, self.position))
-        for first, end in self.finished:
-            if end <= at:
-                continue
-            if found and found[-1][1] == first:
-                found[-1] = found[-1][0], end
-            else:
-                found.append((first, end))
-        return found
-
-
 class Work:
     """The records of one ``process``: delivered, running, finished. See the module's docstring."""
 
@@ -305,7 +214,7 @@ class Work:
                 self._remove(record)
             else:
                 self._queue(record)
-        self._pass(holding, holding.position)
+        holding.move(holding.position)
 
     def end(self, partition: TopicPartition, reason: str) -> Sequence[Record]:
         """End a holding: drop what waits, and disregard what its running handlers will return, for ``reason``.
@@ -419,25 +328,12 @@ class Work:
                     lane.turns.append(lane)
         holding.size += size
         holding.note_arrival(offset + 1, now)
-        self._pass(holding, offset + 1)
-
-    def _pass(self, holding: Holding, position: int) -> None:
-        """Move the position, and forget what was finished before it."""
-        holding.position = max(holding.position, position)
-        finished = holding.finished
-        while finished and finished[0][1] <= holding.position:
-            finished.popleft()
-        if finished and finished[0][0] < holding.position:
-            finished[0] = holding.position, finished[0][1]
+        holding.move(offset + 1)
 
     def _was_finished(self, holding: Holding, offset: int) -> bool:
-        finished = holding.finished
-        while finished and finished[0][1] <= offset:
-            finished.popleft()
-        if finished and finished[0][0] <= offset:
-            self.found_finished += 1
-            return True
-        return False
+        found = holding.was_finished(offset)
+        self.found_finished += found
+        return found
 
     def _lane(self, holding: Holding, key: Any, *, exclusive: bool) -> Lane:
         name = (holding.partition, key)
@@ -658,7 +554,7 @@ class Work:
         for holding in self.holdings.values():
             part = _RESUMES_AT if holding.full else 1.0
             too_many = len(holding.unfinished) >= records * part or holding.size >= size * part
-            holding.full = too_many or self._metadata_is_full(holding, part)
+            holding.full = too_many or holding.metadata_is_full(self._metadata_bytes, part)
             closed |= holding.full or bool(holding.asleep)
         if not closed:
             return None
@@ -674,18 +570,6 @@ class Work:
         count = int(max(1, self._most_records // max(1, len(self.holdings))) * _RESUMES_AT)
         return max(0, min((len(holding.unfinished) - count for holding in self.holdings.values() if holding.full), default=0))
 
-    def _metadata_is_full(self, holding: Holding, part: float) -> bool:
-        """Return whether the finished offsets might, in the worst case, soon not fit into the metadata of a commit.
-
-        Either form has a bound: a bit for each offset since the lowest unfinished one, or two varints for each unfinished
-        record. Handlers that finish can only shorten both.
-        """
-        room, span = capacity(self._metadata_bytes) * part, holding.position - holding.start()
-        if room <= 0 or span <= 8 * room:
-            return False
-        varint = max(1, (span.bit_length() + 6) // 7)
-        return (len(holding.unfinished) + len(holding.finished)) * 2 * varint > room
-
     def lower_metadata(self, length: int) -> None:
         """Keep the metadata shorter than ``length`` from now on, because a broker has rejected this length."""
         self._metadata_bytes = min(self._metadata_bytes, length // 2)
@@ -697,16 +581,9 @@ class Work:
         holding = self.holdings.get(partition)
         return holding if holding is not None and holding.number == number else None
 
-    def unfinished(self, holding: Holding) -> OffsetAndMetadata | None:
-        """Return the position to commit, with what is finished above it; None if everything delivered is finished."""
-        if holding.committed is not None:
-            return holding.committed
-        first = next(iter(holding.unfinished.values()), None)
-        if first is None and not holding.finished:
-            return None
-        start = holding.start()
-        epoch = -1 if first is None else before(first.message).leader_epoch
-        return OffsetAndMetadata(start, epoch, encode(start, holding.ranges(), self._metadata_bytes))
+    def to_commit(self, holding: Holding) -> OffsetAndMetadata | None:
+        """See :meth:`Holding.to_commit`."""
+        return holding.to_commit(self._metadata_bytes)
 
     def busy(self, holding: Holding) -> bool:
         """Return whether a handler runs whose result would still count."""

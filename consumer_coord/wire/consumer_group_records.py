@@ -44,8 +44,6 @@ class ConsumerGroupMemberMetadataKey(Struct, versions="0"):
 
 
 class ClassicProtocol(Struct):
-    """Element of ``ClassicMemberMetadata.supported_protocols``."""
-
     name: str = field(STRING)
     metadata: bytes = field(BYTES)
 
@@ -92,8 +90,6 @@ class ConsumerGroupTargetAssignmentMemberKey(Struct, versions="0"):
 
 
 class TargetTopicPartition(Struct):
-    """Element of ``ConsumerGroupTargetAssignmentMemberValue.topic_partitions``."""
-
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))
 

@@ -14,8 +14,6 @@ class TransactionLogKey(Struct, versions="0"):
 
 
 class TransactionLogPartitions(Struct):
-    """Element of ``TransactionLogValue.transaction_partitions``."""
-
     topic: str = field(STRING)
     partition_ids: Sequence[int] = field(array(INT32))
 

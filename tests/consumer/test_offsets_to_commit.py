@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.consumer import offsets_to_commit
+from consumer_coord.consumer import commit_before_revoke, offsets_to_commit
 from consumer_coord.consumer.partitions import Origin, Partition, Phase
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.commits import Entry, Ticket
@@ -100,7 +100,7 @@ def test_an_offset_is_new_unless_it_is_committed_or_on_the_way(committed: Any, c
 @pytest.mark.parametrize(("called", "expected"), [(False, {A: SEVEN, B: NINE}), (True, {B: NINE})])
 def test_after_on_revoke_only_what_it_stored_is_committed(called: bool, expected: Any) -> None:
     table = {one: partition(committed=SEVEN) for one in (A, B, C)}
-    assert offsets_to_commit.last_offsets(table, {A: SEVEN, B: NINE, C: NINE}, {A, B}, called) == expected
+    assert commit_before_revoke.finished_in(table, {A: SEVEN, B: NINE, C: NINE}, {A, B}, called) == expected
 
 
 @pytest.mark.parametrize(("former", "heard", "topic_id"), [(None, set(), NEW), (OLD, set(), OLD), (OLD, {A}, NEW)])

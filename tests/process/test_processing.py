@@ -12,9 +12,10 @@ import pytest
 from consumer_coord.confluent import KafkaError, KafkaException
 from consumer_coord.finished_offsets_text import encode
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.process.letters import Letter
+from consumer_coord.process.dead_letters import Letter
+from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.processing import SHORT_WAIT_S, WAIT_S, Processing, ProcessSettings
-from consumer_coord.process.work import Holding, Record
+from consumer_coord.process.work import Record
 from consumer_coord.record_tracker import TrackedReading
 from consumer_coord.topic_partition import TopicPartition
 from tests.process.test_work import FakeMessage, start_all

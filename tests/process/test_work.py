@@ -213,9 +213,9 @@ class AgainstAModel(RuleBasedStateMachine):
         for partition, delivered in self.delivered.items():
             left = delivered.keys() - self.finished[partition]
             if (waits_with := self.work.holdings[partition].committed) is not None:
-                assert self.work.unfinished(self.work.holdings[partition]) == waits_with
+                assert self.work.to_commit(self.work.holdings[partition]) == waits_with
                 continue
-            at = self.work.unfinished(self.work.holdings[partition])
+            at = self.work.to_commit(self.work.holdings[partition])
             assert (at.offset if at is not None else None) == min(left, default=None)
             if at is not None:
                 above = finished_above(at)
@@ -324,9 +324,9 @@ def test_a_partition_that_comes_back_waits_for_its_former_handlers() -> None:
     assert not one.finish(former), "the former ownership is over"
     (fresh,) = start_all(one)
     assert fresh.offset == 5
-    assert one.unfinished(one.holdings[P0]) == OffsetAndMetadata(5, 3)
+    assert one.to_commit(one.holdings[P0]) == OffsetAndMetadata(5, 3)
     assert one.finish(fresh)
-    assert one.unfinished(one.holdings[P0]) is None
+    assert one.to_commit(one.holdings[P0]) is None
 
 
 def test_a_result_of_a_former_holding_changes_no_offset() -> None:
@@ -336,7 +336,7 @@ def test_a_result_of_a_former_holding_changes_no_offset() -> None:
     one.end(P0, "lost")
     one.deliver(one.begin(P0, 2, 0), messages(0, 1, key=None))
     one.finish(former)
-    assert one.unfinished(one.holdings[P0]) == OffsetAndMetadata(0, 3)
+    assert one.to_commit(one.holdings[P0]) == OffsetAndMetadata(0, 3)
     assert one.held(P0, 1) is None
 
 
@@ -346,11 +346,11 @@ def test_the_offset_and_its_metadata_are_one_value() -> None:
     one.deliver(one.begin(P0, 1, 0), [FakeMessage(at, None) for at in range(4)])
     records = start_all(one)
     one.finish(records[2])
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     one.finish(records[0])
     assert at is not None
     assert (at.offset, finished_above(at)) == (0, {2})
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     assert (at.offset, finished_above(at)) == (1, {2})
 
@@ -360,13 +360,13 @@ def test_the_log_may_start_above_zero_and_have_gaps() -> None:
     one.deliver(one.begin(P0, 1, 400), messages(403, 407, 409, key=None))
     first, second, third = start_all(one)
     one.finish(second)
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     # A gap that was passed counts as passed, as in any commit behind it.
     assert (at.offset, finished_above(at)) == (403, {404, 405, 406, 407, 408})
     one.finish(first)
     one.finish(third)
-    assert one.unfinished(one.holdings[P0]) is None
+    assert one.to_commit(one.holdings[P0]) is None
 
 
 def test_what_a_former_owner_finished_is_not_handled_again() -> None:
@@ -378,7 +378,7 @@ def test_what_a_former_owner_finished_is_not_handled_again() -> None:
     assert offsets([ten, thirteen]) == [10, 13]
     assert one.finish(ten)
     assert one.finish(thirteen)
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at == OffsetAndMetadata(20), "the predecessor has also finished what was not delivered yet"
     one.deliver(holding, messages(*range(15, 22), key=None))
     assert offsets(start_all(one)) == [20, 21]
@@ -390,11 +390,11 @@ def test_what_a_former_owner_finished_travels_on() -> None:
     holding = one.begin(P0, 1, 10)
     one.know_finished(holding, ((11, 13), (20, 30), (40, 50)))
     one.deliver(holding, messages(10, 11, 12, key=None))
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     assert (at.offset, finished_above(at)) == (10, {11, 12, *range(20, 30), *range(40, 50)})
     one.deliver(holding, messages(13, 25, key=None))
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     assert (at.offset, finished_above(at)) == (10, {11, 12, *range(14, 30), *range(40, 50)})
 
@@ -405,7 +405,7 @@ def test_nothing_starts_and_nothing_else_is_committed_before_the_finished_offset
     holding = one.begin(P0, 1, 10, committed)
     one.deliver(holding, messages(10, 11, 12))
     assert start_all(one) == []
-    assert one.unfinished(one.holdings[P0]) == committed
+    assert one.to_commit(one.holdings[P0]) == committed
     one.know_finished(holding, ((11, 12),))
     (ten,) = start_all(one)
     one.finish(ten)
@@ -448,7 +448,7 @@ def test_after_the_end_of_a_lease_a_record_that_this_member_keeps_is_handled_aga
     assert list(one.disregard("timeout")) == [record]
     assert list(one.disregard("timeout")) == []
     assert not one.finish(record)
-    assert one.unfinished(one.holdings[P0]) == OffsetAndMetadata(0, 3)
+    assert one.to_commit(one.holdings[P0]) == OffsetAndMetadata(0, 3)
     assert offsets(start_all(one)) == [0]
 
 
@@ -463,7 +463,7 @@ def test_a_partition_that_is_revoked_starts_nothing_and_goes_on_if_it_is_kept() 
     one.finish(first)
     assert not one.busy(holding)
     assert start_all(one, now=9.0) == []
-    at = one.unfinished(holding)
+    at = one.to_commit(holding)
     assert at is not None
     assert at.offset == 1
     one.resume(holding)
@@ -479,7 +479,7 @@ def test_the_handlers_of_a_revoked_partition_have_a_time_limit() -> None:
     assert list(one.expire(holding, "revoked")) == [record]
     assert not one.busy(holding), "its result no longer counts"
     assert not one.finish(record)
-    assert one.unfinished(holding) == OffsetAndMetadata(0, 3)
+    assert one.to_commit(holding) == OffsetAndMetadata(0, 3)
     assert start_all(one) == []
 
 
@@ -499,7 +499,7 @@ def test_a_failed_record_stays_unfinished_and_its_key_never_goes_on() -> None:
     assert one.fail(first)
     assert one.finish(other)
     assert start_all(one) == []
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     assert at.offset == 0
     # The next ownership of the partition begins anew.
@@ -539,7 +539,7 @@ def test_retries_take_a_share_of_the_slots_while_other_records_wait() -> None:
     for _ in range(10):
         for record in start_all(one, now=1.0):
             one.finish(record)
-    assert one.unfinished(one.holdings[P0]) is None
+    assert one.to_commit(one.holdings[P0]) is None
 
 
 def test_a_retry_of_a_partition_that_ended_never_starts() -> None:
@@ -584,7 +584,7 @@ def test_a_partition_whose_finished_offsets_fill_the_metadata_is_not_read() -> N
     for record in start_all(one):
         if record.offset % 2:
             one.finish(record)
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     assert len(at.metadata) <= 80
     # What was delivered by the batch that exceeded the bound may be cut off.
@@ -597,10 +597,10 @@ def test_a_rejected_length_lowers_the_bound() -> None:
     for record in start_all(one):
         if record.offset % 2:
             one.finish(record)
-    at = one.unfinished(one.holdings[P0])
+    at = one.to_commit(one.holdings[P0])
     assert at is not None
     one.lower_metadata(len(at.metadata))
-    again = one.unfinished(one.holdings[P0])
+    again = one.to_commit(one.holdings[P0])
     assert again is not None
     assert 0 < len(again.metadata) <= len(at.metadata) // 2
     assert again.offset == at.offset
@@ -640,7 +640,7 @@ def test_records_of_one_call_are_handled_again_together() -> None:
     assert start_all(one, 4.0) == []
     (again,) = start_all(one, 5.0)
     assert (offsets(together(again)), again.attempt) == ([0, 1, 2], 2)
-    assert one.unfinished(one.holdings[P0]) == OffsetAndMetadata(0, 3)
+    assert one.to_commit(one.holdings[P0]) == OffsetAndMetadata(0, 3)
     one.finish(again)
     assert (one.handled, one.retried, offsets(start_all(one, 5.0))) == (3, 3, [3])
 

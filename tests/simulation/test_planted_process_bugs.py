@@ -12,9 +12,11 @@ from consumer_coord.consumer.tracking import MemberTracking
 from consumer_coord.finished_offsets_text import Ranges
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.asyncio_driver import AsyncProcess
+from consumer_coord.process.dead_letters import LetterSender
 from consumer_coord.process.failures import FailurePolicy
+from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.processing import Processing
-from consumer_coord.process.work import Holding, Lane, Record, Work
+from consumer_coord.process.work import Lane, Record, Work
 from consumer_coord.record_tracker import TrackedReading
 from consumer_coord.simulation.drawing import draw_scenario, with_process, with_protocol
 from consumer_coord.simulation.scenario import Scenario
@@ -28,7 +30,7 @@ Patch = pytest.MonkeyPatch
 
 def _commit_what_was_delivered(patch: Patch) -> None:
     """The committed offset is the position, whatever runs."""
-    patch.setattr(Work, "unfinished", lambda self, holding: None)
+    patch.setattr(Work, "to_commit", lambda self, holding: None)
 
 
 def _ignore_the_metadata(patch: Patch) -> None:
@@ -66,13 +68,13 @@ def _name_one_offset_too_many(patch: Patch) -> None:
 
 def _believe_that_a_letter_arrives(patch: Patch) -> None:
     """A record counts as finished when its letter is produced, before the broker has acknowledged it."""
-    produce = former(Processing, "_produce")
+    produce = former(LetterSender, "_produce")
 
-    def hasty(self: Processing, letter: Any) -> None:
+    def hasty(self: LetterSender, letter: Any) -> None:
         produce(self, letter)
         self.take_answer(letter, None)
 
-    patch.setattr(Processing, "_produce", hasty)
+    patch.setattr(LetterSender, "_produce", hasty)
 
 
 def _let_a_retry_wait_alone(patch: Patch) -> None:
@@ -93,7 +95,7 @@ def go_back_to_the_start_of_the_reading(patch: Patch) -> None:
     """The simulation found this bug in the real code: ``process`` begins again before what is finished in a partition."""
 
     def to_continue(self: Processing) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        found = {one: self.work.unfinished(holding) for one, holding in self.work.holdings.items()}
+        found = {one: self.work.to_commit(holding) for one, holding in self.work.holdings.items()}
         return {one: at for one, at in found.items() if at is not None}
 
     patch.setattr(Processing, "to_continue", to_continue)

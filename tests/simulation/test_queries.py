@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from consumer_coord.environment import now
-from consumer_coord.simulation.queries import CONTINUOUS, NOW, ONCE, QueryScenario, draw, play_queries
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.spark import query as queries
 from consumer_coord.spark.batch_ends import Answer, Ends, NothingNew, Unknown, plan
@@ -19,6 +18,7 @@ from consumer_coord.spark.log_ends import EndOffsets
 from consumer_coord.spark.query import Query
 from consumer_coord.spark.topic_check import TopicCheck
 from consumer_coord.topic_partition import TopicPartition
+from tests.support.simulation.queries import CONTINUOUS, NOW, ONCE, QueryScenario, draw, play_queries
 
 pytestmark = pytest.mark.slow
 

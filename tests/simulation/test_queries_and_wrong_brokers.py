@@ -13,7 +13,6 @@ import pytest
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.metadata import NO_TOPIC_ID, Reading
 from consumer_coord.net.topic_ids import TopicIds, topic_ids
-from consumer_coord.simulation.queries import CONTINUOUS, NOW, QueryOutcome, play_queries
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.wrong_answers import EDITED, FETCH
 from consumer_coord.spark import topic_check
@@ -22,6 +21,7 @@ from consumer_coord.wire.codec import peek_correlation_id
 from tests.simulation.test_queries import scenario
 from tests.simulation.test_wrong_broker import NOT_SENT
 from tests.support.simulation.planting import former
+from tests.support.simulation.queries import CONTINUOUS, NOW, QueryOutcome, play_queries
 
 pytestmark = pytest.mark.slow
 

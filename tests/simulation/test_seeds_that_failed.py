@@ -25,6 +25,7 @@ from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
 from consumer_coord.consumer import engine
 from consumer_coord.consumer.arrow_reads import Bounds
+from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
@@ -37,7 +38,7 @@ from consumer_coord.group import consumer_protocol
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import leader
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
-from consumer_coord.group.classic_protocol.leader import ClusterView, GroupView
+from consumer_coord.group.classic_protocol.leader import GroupView
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
 from consumer_coord.group.consumer_protocol import heartbeat_contents
@@ -45,7 +46,7 @@ from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
-from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.metadata_watch import ClusterView, MetadataWatch
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation import play as course
@@ -58,7 +59,6 @@ from consumer_coord.simulation.play import play
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.processing_member import ProcessingMember
 from consumer_coord.simulation.scenario import Scenario, from_json
-from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
@@ -381,7 +381,7 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     # The bug was found with such waits. With other waits, the history has a different course.
     _longest_wait_has_no_jitter(patch)
     # Nor did on_revoke wait for the commit of the interval.
-    patch.setattr(engine._FinalCommit, "pending", lambda self, moment: False)
+    patch.setattr(LastWait, "pending", lambda self, moment: False)
     patch.setattr(AssignmentState, "revoked", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 
@@ -514,7 +514,8 @@ def _tell_all_brokers_of_pushed_metrics(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(World, "left", lambda self, client: None)
+    deaf = property(lambda self: lambda client: None, lambda self, function: None)
+    patch.setattr(stage.Stage, "on_left", deaf, raising=False)
 
 
 def _follow_with_all_that_was_written(patch: pytest.MonkeyPatch) -> None:

@@ -56,8 +56,8 @@ from consumer_coord.errors import CoordinatorError, MalformedMessageError, Retri
 from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.classic_protocol.broker_assigns import BrokerAssigns, session_ms
 from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
+from consumer_coord.group.classic_protocol.leader import Assigning, notify_assignor
 from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
-from consumer_coord.group.classic_protocol.run_assignor import Assigning, notify_assignor
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.status import MemberStatus, Superseded
 from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest

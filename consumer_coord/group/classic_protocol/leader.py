@@ -1,17 +1,29 @@
-"""The leader's computation, from the members' subscriptions to every member's encoded assignment. This module uses no I/O.
+"""The leader's part of a rebalance: from the members' subscriptions to every member's encoded assignment.
 
-``Environment.run_blocking`` runs the computation in a worker thread, because it may take seconds for a large group.
+:class:`Assigning` collects the assignor's input, runs the assignor off the loop, and limits its time. The computation in the
+functions below it uses no I/O, because it may take seconds for a large group, and then runs in a worker thread
+(``Environment.run_blocking``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+import assignors
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.verification import InvalidPlanError, verify
 from consumer_coord import lazy_attrs as attrs
-from consumer_coord.errors import AssignorError, MalformedMessageError
-from consumer_coord.net.metadata import Metadata
+from consumer_coord.environment import now
+from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group.classic_protocol.partition_figures import Figures
+from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.member_context import MemberContext
+from consumer_coord.group.metadata_watch import ClusterView
+from consumer_coord.retry import Deadline
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.embedded_protocol import (
     Assignment,
     Subscription,
@@ -19,10 +31,24 @@ from consumer_coord.wire.embedded_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from consumer_coord.wire.messages.group import JoinGroupResponseMember, SyncGroupRequestAssignment
+from consumer_coord.wire.messages.group import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupRequestAssignment,
+)
 
+#: Up to these limits, the leader works on the loop, because switching to another thread would take longer than the work. The
+#: limits are the size of the subscriptions to decode, in bytes, and the number of members plus partitions for a quick assignor.
+_SMALL_BYTES = 64 * 1024
+_SMALL_GROUP = 1_000
+_STABLE = "Stable"
 #: Version of the assignments in SyncGroup. Java sends version 1; versions 0 to 3 differ only in the version number.
 _ASSIGNMENT_VERSION = 3
+#: Maximum number of generations that a coordinator may have begun without writing them. Failed joins are at least 0.1 s apart,
+#: so a coordinator needs hours to begin this number.
+_MOST_AHEAD = 100_000
 
 
 @attrs.frozen
@@ -42,24 +68,153 @@ class GroupView:
         return frozenset(topic for topics in distinct for topic in topics)
 
 
-@attrs.frozen
-class ClusterView:
-    """The metadata from which a leader assigns; if the metadata changes, the leader must assign again (KIP-429, KIP-881)."""
+class Assigning:
+    """Makes the group's assignments while this member is the leader, one at a time."""
 
-    partitions: Mapping[str, int]
-    racks: Mapping[str, Sequence[frozenset[str]]]
+    def __init__(self, context: MemberContext, offsets: CommittedOffsets, ask: Callable[[Any], Awaitable[Any]]) -> None:
+        self._with = context
+        self._config = context.config
+        self._watch = context.watch
+        self._log = context.log
+        self._figures = Figures(context.cluster, offsets, context.config.auto_offset_reset, context.log)
+        self._ask = ask
+        self._stuck: asyncio.Future[Any] | None = None
+        #: Number of partitions that the last assignment assigns to no member until their owners revoke these partitions.
+        self.withheld: int = 0
+        #: Members of the last assignment whose subscription was logged as invalid.
+        self._reported: frozenset[str] = frozenset()
 
-    @classmethod
-    def of(cls, metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> ClusterView:
-        """Return the part of ``metadata`` that affects an assignment of ``topics``."""
-        partitions = metadata.partitions(sorted(topics))
-        racks = {topic: metadata.racks(topic) for topic in partitions} if with_racks else {}
-        return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
+    @property
+    def stuck(self) -> bool:
+        """True while a timed-out assignor is still running."""
+        return self._stuck is not None and not self._stuck.done()
+
+    async def run(self, assignor: Assignor, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
+        """Return every member's assignment, encoded.
+
+        Raise :class:`AssignorError` if the assignor raises, takes longer than ``assignor.timeout.ms``, or returns an invalid
+        plan.
+        """
+        self.withheld = 0
+        run_blocking = self._with.cluster.environment.run_blocking
+        if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
+            group = read_members(joined.members, joined.generation_id)
+        else:
+            group = await run_blocking(lambda: read_members(joined.members, joined.generation_id))
+        await self._report(group)
+        self._watch.lead(group.topics, with_racks=any(member.rack for member in group.members.values()))
+        if not group.topics <= self._with.cluster.metadata.topics.keys():
+            try:
+                patience_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
+                await self._with.cluster.refresh(Deadline.after(patience_ms))
+            except RetriableError as error:
+                self._log.warning("could not refresh the metadata before assigning; using the current metadata: %s", error)
+        view = self._watch.view()
+        if joined.skip_assignment:
+            # A static leader rejoined (KIP-814): the group keeps its assignment, so this member only compares it with the
+            # metadata.
+            await self._resume(view)
+            return ()
+        lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
+        weights = await self._figures.weights(view) if "weights" in assignor.needs else {}
+        cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
+        started = now()
+        if _is_quick(assignor) and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
+            assignments, self.withheld = assign(assignor, cluster, group)
+            self._with.metrics.record("assign", (now() - started) * 1000)
+            return assignments
+        work = asyncio.ensure_future(run_blocking(lambda: assign(assignor, cluster, group)))
+        done, _ = await asyncio.wait({work}, timeout=self._config.assignor_timeout_ms / 1000)
+        if not done:
+            work.add_done_callback(self._returned)
+            self._stuck = work
+            raise AssignorError(
+                f"assignor {assignor.name!r} did not return within assignor.timeout.ms={self._config.assignor_timeout_ms};"
+                " this member left the group, and joins again when the assignor returns"
+            )
+        self._with.metrics.record("assign", (now() - started) * 1000)
+        assignments, self.withheld = work.result()
+        return assignments
+
+    async def _report(self, group: GroupView) -> None:
+        """Log once each member whose subscription cannot be read or names an impossible generation."""
+        odd = {
+            **{
+                member: f"cannot be read, so the member is assigned no partitions: {why}"
+                for member, why in group.unreadable.items()
+            },
+            **{member: f"claims generation {claimed}, which is ignored" for member, claimed in group.implausible.items()},
+        }
+        known, self._reported = self._reported, frozenset(odd)
+        fresh = {member: what for member, what in odd.items() if member not in known}
+        if not fresh:
+            return
+        whence = await self._whence(fresh)
+        for member, what in fresh.items():
+            self._log.warning("the subscription of member %s (%s) %s", member, whence.get(member, "client unknown"), what)
+
+    async def _whence(self, members: Collection[str]) -> Mapping[str, str]:
+        """Return member -> its client id and host, if the coordinator returns them."""
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+        except CoordinatorError as error:
+            self._log.debug("the coordinator does not report the members: %s", error)
+            return {}
+        return {
+            member.member_id: f"client {member.client_id}, host {member.client_host}"
+            for group in answer.groups
+            for member in group.members
+            if member.member_id in members
+        }
+
+    async def _resume(self, view: ClusterView) -> None:
+        """Read the group's existing assignment, to notice topics that grew while the group had no leader.
+
+        Java assumes that the assignment was made from the current metadata, and never notices the growth.
+        """
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+            group = first_row(answer.groups, "DescribeGroups")
+            if codes.is_retriable(group.error_code):
+                raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
+        except RetriableError as error:
+            self._log.warning("the group's current assignment could not be read, so the group is assigned again: %s", error)
+            self._watch.resume(attrs.evolve(view, partitions={}))
+            return
+        if group.error_code != codes.NONE or group.group_state != _STABLE:
+            # If this member may not describe the group, assume like Java that the assignment is current. If the group is in a
+            # rebalance, a new assignment follows anyway.
+            found = codes.error_name(group.error_code) if group.error_code != codes.NONE else f"the state {group.group_state}"
+            self._log.info("the group's current assignment was not compared with the topics: DescribeGroups returned %s", found)
+            return
+        try:
+            assigned = assigned_partitions(member.member_assignment for member in group.members)
+        except MalformedMessageError as error:
+            self._log.warning("the assignment of the group cannot be read: %s", error)
+            return
+        self._watch.resume(attrs.evolve(view, partitions={topic: assigned.get(topic, 0) for topic in view.partitions}))
+
+    def _returned(self, work: asyncio.Future[Any]) -> None:
+        if not work.cancelled():
+            self._log.warning("the assignor that exceeded assignor.timeout.ms has returned (%r)", work.exception())
+        self._with.signal.fire()
 
 
-#: Maximum number of generations that a coordinator may have begun without writing them. Failed joins are at least 0.1 s apart,
-#: so a coordinator needs hours to begin this number.
-_MOST_AHEAD = 100_000
+def notify_assignor(
+    assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
+) -> None:
+    """Call ``on_assignment`` of the assignor that the group agreed on; raise :class:`AssignorError` if the call raises."""
+    for assignor in assignors:
+        if assignor.name == name:
+            try:
+                assignor.on_assignment(assignment, generation)
+            except Exception as error:
+                raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
+
+
+def _is_quick(assignor: Assignor) -> bool:
+    """Return True for the built-in assignors except the load assignor, which compares single partitions."""
+    return type(assignor) is assignors.BUILT_IN.get(assignor.name) and not assignor.needs
 
 
 def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -> GroupView:

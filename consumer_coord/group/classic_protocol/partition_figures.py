@@ -10,8 +10,8 @@ from typing import TypeVar
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
-from consumer_coord.group.classic_protocol.leader import ClusterView
 from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.metadata_watch import ClusterView
 from consumer_coord.lag.partition_lag import Commits, offset_lag
 from consumer_coord.leaders.list_offsets import LATEST, Listed, list_offsets, reset_timestamp
 from consumer_coord.net.cluster import ClusterClient

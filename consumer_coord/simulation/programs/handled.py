@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 
 from consumer_coord.broker.record_batch import Record
-from consumer_coord.process.letters import Origin
+from consumer_coord.process.dead_letters import Origin
 from consumer_coord.simulation.producer import Headers
 from consumer_coord.topic_partition import TopicPartition
 

@@ -9,22 +9,16 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, S
 
 
 class CreatableReplicaAssignment(Struct):
-    """Element of ``CreatableTopic.assignments``."""
-
     partition_index: int = field(INT32)
     broker_ids: Sequence[int] = field(array(INT32))
 
 
 class CreatableTopicConfig(Struct):
-    """Element of ``CreatableTopic.configs``."""
-
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
 
 
 class CreatableTopic(Struct):
-    """Element of ``CreateTopicsRequest.topics``."""
-
     name: str = field(STRING)
     num_partitions: int = field(INT32)
     replication_factor: int = field(INT16)
@@ -41,8 +35,6 @@ class CreateTopicsRequest(Struct, versions="2-7", flexible="5+"):
 
 
 class CreatableTopicConfigs(Struct):
-    """Element of ``CreatableTopicResult.configs``."""
-
     name: str = field(STRING, "5+")
     value: str | None = field(STRING, "5+", nullable="5+")
     read_only: bool = field(BOOL, "5+")
@@ -51,8 +43,6 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """Element of ``CreateTopicsResponse.topics``."""
-
     name: str = field(STRING)
     topic_id: uuid.UUID = field(UUID, "7+", ignorable=True)
     error_code: int = field(INT16)
@@ -71,8 +61,6 @@ class CreateTopicsResponse(Struct, versions="2-7", flexible="5+"):
 
 
 class DeleteTopicState(Struct):
-    """Element of ``DeleteTopicsRequest.topics``."""
-
     name: str | None = field(STRING, "6+", nullable="6+", default=None)
     topic_id: uuid.UUID = field(UUID, "6+")
 
@@ -86,8 +74,6 @@ class DeleteTopicsRequest(Struct, versions="1-6", flexible="4+"):
 
 
 class DeletableTopicResult(Struct):
-    """Element of ``DeleteTopicsResponse.responses``."""
-
     name: str | None = field(STRING, nullable="6+")
     topic_id: uuid.UUID = field(UUID, "6+", ignorable=True)
     error_code: int = field(INT16)
@@ -102,14 +88,10 @@ class DeleteTopicsResponse(Struct, versions="1-6", flexible="4+"):
 
 
 class CreatePartitionsAssignment(Struct):
-    """Element of ``CreatePartitionsTopic.assignments``."""
-
     broker_ids: Sequence[int] = field(array(INT32))
 
 
 class CreatePartitionsTopic(Struct):
-    """Element of ``CreatePartitionsRequest.topics``."""
-
     name: str = field(STRING)
     count: int = field(INT32)
     assignments: Sequence[CreatePartitionsAssignment] | None = field(array(CreatePartitionsAssignment), nullable="0+")
@@ -124,8 +106,6 @@ class CreatePartitionsRequest(Struct, versions="0-3", flexible="2+"):
 
 
 class CreatePartitionsTopicResult(Struct):
-    """Element of ``CreatePartitionsResponse.results``."""
-
     name: str = field(STRING)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
@@ -139,8 +119,6 @@ class CreatePartitionsResponse(Struct, versions="0-3", flexible="2+"):
 
 
 class DescribeConfigsResource(Struct):
-    """Element of ``DescribeConfigsRequest.resources``."""
-
     resource_type: int = field(INT8)
     resource_name: str = field(STRING)
     configuration_keys: Sequence[str] | None = field(array(STRING), nullable="0+")
@@ -155,16 +133,12 @@ class DescribeConfigsRequest(Struct, versions="1-4", flexible="4+"):
 
 
 class DescribeConfigsSynonym(Struct):
-    """Element of ``DescribeConfigsResourceResult.synonyms``."""
-
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
     source: int = field(INT8)
 
 
 class DescribeConfigsResourceResult(Struct):
-    """Element of ``DescribeConfigsResult.configs``."""
-
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
     read_only: bool = field(BOOL)
@@ -176,8 +150,6 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    """Element of ``DescribeConfigsResponse.results``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")
     resource_type: int = field(INT8)
@@ -201,8 +173,6 @@ class AlterableConfig(Struct):
 
 
 class AlterConfigsResource(Struct):
-    """Element of ``IncrementalAlterConfigsRequest.resources``."""
-
     resource_type: int = field(INT8)
     resource_name: str = field(STRING)
     configs: Sequence[AlterableConfig] = field(array(AlterableConfig))
@@ -216,8 +186,6 @@ class IncrementalAlterConfigsRequest(Struct, versions="0-1", flexible="1+"):
 
 
 class AlterConfigsResourceResponse(Struct):
-    """Element of ``IncrementalAlterConfigsResponse.responses``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")
     resource_type: int = field(INT8)
@@ -232,15 +200,11 @@ class IncrementalAlterConfigsResponse(Struct, versions="0-1", flexible="1+"):
 
 
 class ReplacedConfig(Struct):
-    """Element of ``ReplacedConfigs.configs``."""
-
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
 
 
 class ReplacedConfigs(Struct):
-    """Element of ``AlterConfigsRequest.resources``."""
-
     resource_type: int = field(INT8)
     resource_name: str = field(STRING)
     configs: Sequence[ReplacedConfig] = field(array(ReplacedConfig))

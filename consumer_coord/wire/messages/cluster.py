@@ -21,24 +21,18 @@ class ApiVersionsRequest(Struct, versions="0-5", flexible="3+"):
 
 
 class ApiVersion(Struct):
-    """Element of ``ApiVersionsResponse.api_keys``."""
-
     api_key: int = field(INT16)
     min_version: int = field(INT16)
     max_version: int = field(INT16)
 
 
 class SupportedFeatureKey(Struct):
-    """Element of ``ApiVersionsResponse.supported_features``."""
-
     name: str = field(STRING, "3+")
     min_version: int = field(INT16, "3+")
     max_version: int = field(INT16, "3+")
 
 
 class FinalizedFeatureKey(Struct):
-    """Element of ``ApiVersionsResponse.finalized_features``."""
-
     name: str = field(STRING, "3+")
     max_version_level: int = field(INT16, "3+")
     min_version_level: int = field(INT16, "3+")
@@ -57,8 +51,6 @@ class ApiVersionsResponse(Struct, versions="0-5", flexible="3+"):
 
 
 class MetadataRequestTopic(Struct):
-    """Element of ``MetadataRequest.topics``."""
-
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
     name: str | None = field(STRING, nullable="10+")
 
@@ -73,8 +65,6 @@ class MetadataRequest(Struct, versions="0-13", flexible="9+"):
 
 
 class MetadataResponseBroker(Struct):
-    """Element of ``MetadataResponse.brokers``."""
-
     node_id: int = field(INT32)
     host: str = field(STRING)
     port: int = field(INT32)
@@ -82,8 +72,6 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    """Element of ``MetadataResponseTopic.partitions``."""
-
     error_code: int = field(INT16)
     partition_index: int = field(INT32)
     leader_id: int = field(INT32)
@@ -94,8 +82,6 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """Element of ``MetadataResponse.topics``."""
-
     error_code: int = field(INT16)
     name: str | None = field(STRING, nullable="12+")
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -125,8 +111,6 @@ class DescribeClusterRequest(Struct, versions="0-2", flexible="0+"):
 
 
 class DescribeClusterBroker(Struct):
-    """Element of ``DescribeClusterResponse.brokers``."""
-
     broker_id: int = field(INT32)
     host: str = field(STRING)
     port: int = field(INT32)
@@ -165,8 +149,6 @@ class UpdateFeaturesRequest(Struct, versions="0-2", flexible="0+"):
 
 
 class FeatureUpdateResult(Struct):
-    """Element of ``UpdateFeaturesResponse.results``."""
-
     feature: str = field(STRING, "0-1")
     error_code: int = field(INT16, "0-1")
     error_message: str | None = field(STRING, "0-1", nullable="0-1")

@@ -16,8 +16,6 @@ class ConsumerGroupDescribeRequest(Struct, versions="0-1", flexible="0+"):
 
 
 class ConsumerGroupDescribeTopicPartitions(Struct):
-    """Element of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
-
     topic_id: uuid.UUID = field(UUID)
     topic_name: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
@@ -50,8 +48,6 @@ class ConsumerGroupDescribeMember(Struct):
 
 
 class ConsumerGroupDescribeGroup(Struct):
-    """Element of ``ConsumerGroupDescribeResponse.groups``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
     group_id: str = field(STRING)

@@ -17,8 +17,6 @@ class FindCoordinatorRequest(Struct, versions="0-6", flexible="3+"):
 
 
 class Coordinator(Struct):
-    """Element of ``FindCoordinatorResponse.coordinators``."""
-
     key: str = field(STRING, "4+")
     node_id: int = field(INT32, "4+")
     host: str = field(STRING, "4+")
@@ -40,8 +38,6 @@ class FindCoordinatorResponse(Struct, versions="0-6", flexible="3+"):
 
 
 class JoinGroupRequestProtocol(Struct):
-    """Element of ``JoinGroupRequest.protocols``."""
-
     name: str = field(STRING)
     metadata: bytes = field(BYTES)
 
@@ -60,8 +56,6 @@ class JoinGroupRequest(Struct, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponseMember(Struct):
-    """Element of ``JoinGroupResponse.members``."""
-
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
     metadata: bytes = field(BYTES)
@@ -82,8 +76,6 @@ class JoinGroupResponse(Struct, versions="0-9", flexible="6+"):
 
 
 class SyncGroupRequestAssignment(Struct):
-    """Element of ``SyncGroupRequest.assignments``."""
-
     member_id: str = field(STRING)
     assignment: bytes = field(BYTES)
 
@@ -127,8 +119,6 @@ class HeartbeatResponse(Struct, versions="0-4", flexible="4+"):
 
 
 class MemberIdentity(Struct):
-    """Element of ``LeaveGroupRequest.members``."""
-
     member_id: str = field(STRING, "3+")
     group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None)
     reason: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
@@ -143,8 +133,6 @@ class LeaveGroupRequest(Struct, versions="0-5", flexible="4+"):
 
 
 class MemberResponse(Struct):
-    """Element of ``LeaveGroupResponse.members``."""
-
     member_id: str = field(STRING, "3+")
     group_instance_id: str | None = field(STRING, "3+", nullable="3+")
     error_code: int = field(INT16, "3+")
@@ -166,8 +154,6 @@ class DescribeGroupsRequest(Struct, versions="0-6", flexible="5+"):
 
 
 class DescribedGroupMember(Struct):
-    """Element of ``DescribedGroup.members``."""
-
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, "4+", nullable="4+", default=None, ignorable=True)
     client_id: str = field(STRING)
@@ -177,8 +163,6 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """Element of ``DescribeGroupsResponse.groups``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, "6+", nullable="6+", default=None)
     group_id: str = field(STRING)
@@ -204,8 +188,6 @@ class ListGroupsRequest(Struct, versions="0-5", flexible="3+"):
 
 
 class ListedGroup(Struct):
-    """Element of ``ListGroupsResponse.groups``."""
-
     group_id: str = field(STRING)
     protocol_type: str = field(STRING)
     group_state: str = field(STRING, "4+", ignorable=True)
@@ -227,8 +209,6 @@ class DeleteGroupsRequest(Struct, versions="0-3", flexible="2+"):
 
 
 class DeletableGroupResult(Struct):
-    """Element of ``DeleteGroupsResponse.results``."""
-
     group_id: str = field(STRING)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, "3+", nullable="3+", default=None, ignorable=True)
@@ -242,8 +222,6 @@ class DeleteGroupsResponse(Struct, versions="0-3", flexible="2+"):
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
-    """Element of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
-
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))
 
@@ -266,8 +244,6 @@ class ConsumerGroupHeartbeatRequest(Struct, versions="0-1", flexible="0+"):
 
 
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
-    """Element of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
-
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))
 

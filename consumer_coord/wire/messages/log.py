@@ -12,15 +12,11 @@ NO_HIGH_WATERMARK = 2**63 - 1
 
 
 class PartitionProduceData(Struct):
-    """Element of ``TopicProduceData.partition_data``."""
-
     index: int = field(INT32)
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
 class TopicProduceData(Struct):
-    """Element of ``ProduceRequest.topic_data``."""
-
     name: str = field(STRING, ignorable=True)
     partition_data: Sequence[PartitionProduceData] = field(array(PartitionProduceData))
 
@@ -35,8 +31,6 @@ class ProduceRequest(Struct, versions="3-12", flexible="9+"):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """Element of ``PartitionProduceResponse.record_errors``."""
-
     batch_index: int = field(INT32, "8+")
     batch_index_error_message: str | None = field(STRING, "8+", nullable="8+", default=None)
 
@@ -49,8 +43,6 @@ class ProduceLeaderIdAndEpoch(Struct):
 
 
 class PartitionProduceResponse(Struct):
-    """Element of ``TopicProduceResponse.partition_responses``."""
-
     index: int = field(INT32)
     error_code: int = field(INT16)
     base_offset: int = field(INT64)
@@ -62,15 +54,11 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """Element of ``ProduceResponse.responses``."""
-
     name: str = field(STRING, ignorable=True)
     partition_responses: Sequence[PartitionProduceResponse] = field(array(PartitionProduceResponse))
 
 
 class ProduceNodeEndpoint(Struct):
-    """Element of ``ProduceResponse.node_endpoints``."""
-
     node_id: int = field(INT32, "10+")
     host: str = field(STRING, "10+")
     port: int = field(INT32, "10+")
@@ -86,8 +74,6 @@ class ProduceResponse(Struct, versions="3-12", flexible="9+"):
 
 
 class FetchPartition(Struct):
-    """Element of ``FetchTopic.partitions``."""
-
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, "9+", default=-1, ignorable=True)
     fetch_offset: int = field(INT64)
@@ -99,16 +85,12 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """Element of ``FetchRequest.topics``."""
-
     topic: str = field(STRING, "0-12", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
     partitions: Sequence[FetchPartition] = field(array(FetchPartition))
 
 
 class ForgottenTopic(Struct):
-    """Element of ``FetchRequest.forgotten_topics_data``."""
-
     topic: str = field(STRING, "7-12", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
     partitions: Sequence[int] = field(array(INT32), "7+")
@@ -160,15 +142,11 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    """Element of ``PartitionData.aborted_transactions``."""
-
     producer_id: int = field(INT64)
     first_offset: int = field(INT64)
 
 
 class PartitionData(Struct):
-    """Element of ``FetchableTopicResponse.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     high_watermark: int = field(INT64)
@@ -183,8 +161,6 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    """Element of ``FetchResponse.responses``."""
-
     topic: str = field(STRING, "0-12", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
     partitions: Sequence[PartitionData] = field(array(PartitionData))
@@ -210,16 +186,12 @@ class FetchResponse(Struct, versions="4-18", flexible="12+"):
 
 
 class OffsetForLeaderPartition(Struct):
-    """Element of ``OffsetForLeaderTopic.partitions``."""
-
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, default=-1, ignorable=True)
     leader_epoch: int = field(INT32)
 
 
 class OffsetForLeaderTopic(Struct):
-    """Element of ``OffsetForLeaderEpochRequest.topics``."""
-
     topic: str = field(STRING)
     partitions: Sequence[OffsetForLeaderPartition] = field(array(OffsetForLeaderPartition))
 
@@ -232,8 +204,6 @@ class OffsetForLeaderEpochRequest(Struct, versions="2-4", flexible="4+"):
 
 
 class EpochEndOffset(Struct):
-    """Element of ``OffsetForLeaderTopicResult.partitions``."""
-
     error_code: int = field(INT16)
     partition: int = field(INT32)
     leader_epoch: int = field(INT32, default=-1, ignorable=True)
@@ -241,8 +211,6 @@ class EpochEndOffset(Struct):
 
 
 class OffsetForLeaderTopicResult(Struct):
-    """Element of ``OffsetForLeaderEpochResponse.topics``."""
-
     topic: str = field(STRING)
     partitions: Sequence[EpochEndOffset] = field(array(EpochEndOffset))
 
@@ -255,15 +223,11 @@ class OffsetForLeaderEpochResponse(Struct, versions="2-4", flexible="4+"):
 
 
 class DeleteRecordsPartition(Struct):
-    """Element of ``DeleteRecordsTopic.partitions``."""
-
     partition_index: int = field(INT32)
     offset: int = field(INT64)
 
 
 class DeleteRecordsTopic(Struct):
-    """Element of ``DeleteRecordsRequest.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[DeleteRecordsPartition] = field(array(DeleteRecordsPartition))
 
@@ -276,16 +240,12 @@ class DeleteRecordsRequest(Struct, versions="0-2", flexible="2+"):
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """Element of ``DeleteRecordsTopicResult.partitions``."""
-
     partition_index: int = field(INT32)
     low_watermark: int = field(INT64)
     error_code: int = field(INT16)
 
 
 class DeleteRecordsTopicResult(Struct):
-    """Element of ``DeleteRecordsResponse.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[DeleteRecordsPartitionResult] = field(array(DeleteRecordsPartitionResult))
 

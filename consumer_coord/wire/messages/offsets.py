@@ -14,8 +14,6 @@ OFFSET_FETCH_BY_NAME = 9
 
 
 class OffsetCommitRequestPartition(Struct):
-    """Element of ``OffsetCommitRequestTopic.partitions``."""
-
     partition_index: int = field(INT32)
     committed_offset: int = field(INT64)
     committed_leader_epoch: int = field(INT32, "6+", default=-1, ignorable=True)
@@ -42,8 +40,6 @@ class OffsetCommitRequest(Struct, versions="2-10", flexible="8+"):
 
 
 class OffsetCommitResponsePartition(Struct):
-    """Element of ``OffsetCommitResponseTopic.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
 
@@ -64,8 +60,6 @@ class OffsetCommitResponse(Struct, versions="2-10", flexible="8+"):
 
 
 class OffsetFetchRequestTopic(Struct):
-    """Element of ``OffsetFetchRequest.topics``."""
-
     name: str = field(STRING, "0-7")
     partition_indexes: Sequence[int] = field(array(INT32), "0-7")
 
@@ -79,8 +73,6 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """Element of ``OffsetFetchRequest.groups``."""
-
     group_id: str = field(STRING, "8+")
     member_id: str | None = field(STRING, "9+", nullable="9+", default=None, ignorable=True)
     member_epoch: int = field(INT32, "9+", default=-1, ignorable=True)
@@ -97,8 +89,6 @@ class OffsetFetchRequest(Struct, versions="1-10", flexible="6+"):
 
 
 class OffsetFetchResponsePartition(Struct):
-    """Element of ``OffsetFetchResponseTopic.partitions``."""
-
     partition_index: int = field(INT32, "0-7")
     committed_offset: int = field(INT64, "0-7")
     committed_leader_epoch: int = field(INT32, "5-7", default=-1, ignorable=True)
@@ -107,15 +97,11 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    """Element of ``OffsetFetchResponse.topics``."""
-
     name: str = field(STRING, "0-7")
     partitions: Sequence[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition), "0-7")
 
 
 class OffsetFetchResponsePartitions(Struct):
-    """Element of ``OffsetFetchResponseTopics.partitions``."""
-
     partition_index: int = field(INT32, "8+")
     committed_offset: int = field(INT64, "8+")
     committed_leader_epoch: int = field(INT32, "8+", default=-1, ignorable=True)
@@ -132,8 +118,6 @@ class OffsetFetchResponseTopics(Struct):
 
 
 class OffsetFetchResponseGroup(Struct):
-    """Element of ``OffsetFetchResponse.groups``."""
-
     group_id: str = field(STRING, "8+")
     topics: Sequence[OffsetFetchResponseTopics] = field(array(OffsetFetchResponseTopics), "8+")
     error_code: int = field(INT16, "8+")
@@ -149,14 +133,10 @@ class OffsetFetchResponse(Struct, versions="1-10", flexible="6+"):
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """Element of ``OffsetDeleteRequestTopic.partitions``."""
-
     partition_index: int = field(INT32)
 
 
 class OffsetDeleteRequestTopic(Struct):
-    """Element of ``OffsetDeleteRequest.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[OffsetDeleteRequestPartition] = field(array(OffsetDeleteRequestPartition))
 
@@ -169,15 +149,11 @@ class OffsetDeleteRequest(Struct, versions="0"):
 
 
 class OffsetDeleteResponsePartition(Struct):
-    """Element of ``OffsetDeleteResponseTopic.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
 
 
 class OffsetDeleteResponseTopic(Struct):
-    """Element of ``OffsetDeleteResponse.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[OffsetDeleteResponsePartition] = field(array(OffsetDeleteResponsePartition))
 
@@ -191,16 +167,12 @@ class OffsetDeleteResponse(Struct, versions="0"):
 
 
 class ListOffsetsPartition(Struct):
-    """Element of ``ListOffsetsTopic.partitions``."""
-
     partition_index: int = field(INT32)
     current_leader_epoch: int = field(INT32, "4+", default=-1, ignorable=True)
     timestamp: int = field(INT64)
 
 
 class ListOffsetsTopic(Struct):
-    """Element of ``ListOffsetsRequest.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[ListOffsetsPartition] = field(array(ListOffsetsPartition))
 
@@ -215,8 +187,6 @@ class ListOffsetsRequest(Struct, versions="1-10", flexible="6+"):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """Element of ``ListOffsetsTopicResponse.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     timestamp: int = field(INT64, default=-1)
@@ -225,8 +195,6 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
-    """Element of ``ListOffsetsResponse.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))
 

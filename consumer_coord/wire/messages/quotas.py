@@ -30,15 +30,11 @@ class QuotaEntity(Struct):
 
 
 class QuotaValue(Struct):
-    """Element of ``QuotaEntry.values``."""
-
     key: str = field(STRING)
     value: float = field(FLOAT64)
 
 
 class QuotaEntry(Struct):
-    """Element of ``DescribeClientQuotasResponse.entries``."""
-
     entity: Sequence[QuotaEntity] = field(array(QuotaEntity))
     values: Sequence[QuotaValue] = field(array(QuotaValue))
 
@@ -53,16 +49,12 @@ class DescribeClientQuotasResponse(Struct, versions="0-1", flexible="1+"):
 
 
 class QuotaOperation(Struct):
-    """Element of ``QuotaAlteration.ops``."""
-
     key: str = field(STRING)
     value: float = field(FLOAT64)
     remove: bool = field(BOOL)
 
 
 class QuotaAlteration(Struct):
-    """Element of ``AlterClientQuotasRequest.entries``."""
-
     entity: Sequence[QuotaEntity] = field(array(QuotaEntity))
     ops: Sequence[QuotaOperation] = field(array(QuotaOperation))
 
@@ -75,8 +67,6 @@ class AlterClientQuotasRequest(Struct, versions="0-1", flexible="1+"):
 
 
 class QuotaAlterationResult(Struct):
-    """Element of ``AlterClientQuotasResponse.entries``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")
     entity: Sequence[QuotaEntity] = field(array(QuotaEntity))

@@ -8,8 +8,6 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 
 
 class DescribableLogDirTopic(Struct):
-    """Element of ``DescribeLogDirsRequest.topics``."""
-
     topic: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
 
@@ -30,8 +28,6 @@ class DescribeLogDirsPartition(Struct):
 
 
 class DescribeLogDirsTopic(Struct):
-    """Element of ``DescribeLogDirsResult.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[DescribeLogDirsPartition] = field(array(DescribeLogDirsPartition))
 
@@ -56,8 +52,6 @@ class DescribeLogDirsResponse(Struct, versions="1-5", flexible="2+"):
 
 
 class ElectLeadersTopic(Struct):
-    """Element of ``ElectLeadersRequest.topic_partitions``."""
-
     topic: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
 
@@ -71,16 +65,12 @@ class ElectLeadersRequest(Struct, versions="0-2", flexible="2+"):
 
 
 class ElectLeadersPartitionResult(Struct):
-    """Element of ``ElectLeadersTopicResult.partition_result``."""
-
     partition_id: int = field(INT32)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")
 
 
 class ElectLeadersTopicResult(Struct):
-    """Element of ``ElectLeadersResponse.replica_election_results``."""
-
     topic: str = field(STRING)
     partition_result: Sequence[ElectLeadersPartitionResult] = field(array(ElectLeadersPartitionResult))
 
@@ -101,8 +91,6 @@ class ReassignablePartition(Struct):
 
 
 class ReassignableTopic(Struct):
-    """Element of ``AlterPartitionReassignmentsRequest.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[ReassignablePartition] = field(array(ReassignablePartition))
 
@@ -116,16 +104,12 @@ class AlterPartitionReassignmentsRequest(Struct, versions="0-1", flexible="0+"):
 
 
 class ReassignablePartitionResponse(Struct):
-    """Element of ``ReassignableTopicResponse.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")
 
 
 class ReassignableTopicResponse(Struct):
-    """Element of ``AlterPartitionReassignmentsResponse.responses``."""
-
     name: str = field(STRING)
     partitions: Sequence[ReassignablePartitionResponse] = field(array(ReassignablePartitionResponse))
 
@@ -141,8 +125,6 @@ class AlterPartitionReassignmentsResponse(Struct, versions="0-1", flexible="0+")
 
 
 class ListPartitionReassignmentsTopic(Struct):
-    """Element of ``ListPartitionReassignmentsRequest.topics``."""
-
     name: str = field(STRING)
     partition_indexes: Sequence[int] = field(array(INT32))
 
@@ -157,8 +139,6 @@ class ListPartitionReassignmentsRequest(Struct, versions="0", flexible="0+"):
 
 
 class OngoingPartitionReassignment(Struct):
-    """Element of ``OngoingTopicReassignment.partitions``."""
-
     partition_index: int = field(INT32)
     replicas: Sequence[int] = field(array(INT32))
     adding_replicas: Sequence[int] = field(array(INT32))
@@ -166,8 +146,6 @@ class OngoingPartitionReassignment(Struct):
 
 
 class OngoingTopicReassignment(Struct):
-    """Element of ``ListPartitionReassignmentsResponse.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[OngoingPartitionReassignment] = field(array(OngoingPartitionReassignment))
 

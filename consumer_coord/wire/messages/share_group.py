@@ -16,8 +16,6 @@ class ShareGroupDescribeRequest(Struct, versions="1", flexible="1+"):
 
 
 class ShareGroupDescribeTopicPartitions(Struct):
-    """Element of ``ShareGroupDescribeAssignment.topic_partitions``."""
-
     topic_id: uuid.UUID = field(UUID)
     topic_name: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
@@ -30,8 +28,6 @@ class ShareGroupDescribeAssignment(Struct):
 
 
 class ShareGroupDescribeMember(Struct):
-    """Element of ``ShareGroupDescribeGroup.members``."""
-
     member_id: str = field(STRING)
     rack_id: str | None = field(STRING, nullable="1+", default=None)
     member_epoch: int = field(INT32)
@@ -42,8 +38,6 @@ class ShareGroupDescribeMember(Struct):
 
 
 class ShareGroupDescribeGroup(Struct):
-    """Element of ``ShareGroupDescribeResponse.groups``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="1+", default=None)
     group_id: str = field(STRING)
@@ -63,8 +57,6 @@ class ShareGroupDescribeResponse(Struct, versions="1", flexible="1+"):
 
 
 class DescribeShareGroupOffsetsRequestTopic(Struct):
-    """Element of ``DescribeShareGroupOffsetsRequestGroup.topics``."""
-
     topic_name: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
 
@@ -96,16 +88,12 @@ class DescribeShareGroupOffsetsResponsePartition(Struct):
 
 
 class DescribeShareGroupOffsetsResponseTopic(Struct):
-    """Element of ``DescribeShareGroupOffsetsResponseGroup.topics``."""
-
     topic_name: str = field(STRING)
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[DescribeShareGroupOffsetsResponsePartition] = field(array(DescribeShareGroupOffsetsResponsePartition))
 
 
 class DescribeShareGroupOffsetsResponseGroup(Struct):
-    """Element of ``DescribeShareGroupOffsetsResponse.groups``."""
-
     group_id: str = field(STRING)
     topics: Sequence[DescribeShareGroupOffsetsResponseTopic] = field(array(DescribeShareGroupOffsetsResponseTopic))
     error_code: int = field(INT16)
@@ -120,15 +108,11 @@ class DescribeShareGroupOffsetsResponse(Struct, versions="0-1", flexible="0+"):
 
 
 class AlterShareGroupOffsetsRequestPartition(Struct):
-    """Element of ``AlterShareGroupOffsetsRequestTopic.partitions``."""
-
     partition_index: int = field(INT32)
     start_offset: int = field(INT64)
 
 
 class AlterShareGroupOffsetsRequestTopic(Struct):
-    """Element of ``AlterShareGroupOffsetsRequest.topics``."""
-
     topic_name: str = field(STRING)
     partitions: Sequence[AlterShareGroupOffsetsRequestPartition] = field(array(AlterShareGroupOffsetsRequestPartition))
 
@@ -141,16 +125,12 @@ class AlterShareGroupOffsetsRequest(Struct, versions="0", flexible="0+"):
 
 
 class AlterShareGroupOffsetsResponsePartition(Struct):
-    """Element of ``AlterShareGroupOffsetsResponseTopic.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
 
 
 class AlterShareGroupOffsetsResponseTopic(Struct):
-    """Element of ``AlterShareGroupOffsetsResponse.responses``."""
-
     topic_name: str = field(STRING)
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[AlterShareGroupOffsetsResponsePartition] = field(array(AlterShareGroupOffsetsResponsePartition))
@@ -166,8 +146,6 @@ class AlterShareGroupOffsetsResponse(Struct, versions="0", flexible="0+"):
 
 
 class DeleteShareGroupOffsetsRequestTopic(Struct):
-    """Element of ``DeleteShareGroupOffsetsRequest.topics``."""
-
     topic_name: str = field(STRING)
 
 
@@ -179,8 +157,6 @@ class DeleteShareGroupOffsetsRequest(Struct, versions="0", flexible="0+"):
 
 
 class DeleteShareGroupOffsetsResponseTopic(Struct):
-    """Element of ``DeleteShareGroupOffsetsResponse.responses``."""
-
     topic_name: str = field(STRING)
     topic_id: uuid.UUID = field(UUID)
     error_code: int = field(INT16)

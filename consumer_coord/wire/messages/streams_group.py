@@ -32,8 +32,6 @@ class StreamsGroupDescribeTopicInfo(Struct):
 
 
 class StreamsGroupDescribeSubtopology(Struct):
-    """Element of ``StreamsGroupDescribeTopology.subtopologies``."""
-
     subtopology_id: str = field(STRING)
     source_topics: Sequence[str] = field(array(STRING))
     repartition_sink_topics: Sequence[str] = field(array(STRING))
@@ -58,8 +56,6 @@ class StreamsGroupDescribeEndpoint(Struct):
 
 
 class StreamsGroupDescribeTaskOffset(Struct):
-    """Element of ``StreamsGroupDescribeMember.task_offsets`` and ``task_end_offsets``."""
-
     subtopology_id: str = field(STRING)
     partition: int = field(INT32)
     offset: int = field(INT64)
@@ -81,8 +77,6 @@ class StreamsGroupDescribeAssignment(Struct):
 
 
 class StreamsGroupDescribeMember(Struct):
-    """Element of ``StreamsGroupDescribeGroup.members``."""
-
     member_id: str = field(STRING)
     member_epoch: int = field(INT32)
     instance_id: str | None = field(STRING, nullable="0+", default=None)
@@ -114,15 +108,11 @@ class TopologyDescriptionNode(Struct):
 
 
 class TopologyDescriptionSubtopology(Struct):
-    """Element of ``TopologyDescription.subtopologies``."""
-
     subtopology_id: str = field(STRING, "1+")
     nodes: Sequence[TopologyDescriptionNode] = field(array(TopologyDescriptionNode), "1+")
 
 
 class TopologyDescriptionGlobalStore(Struct):
-    """Element of ``TopologyDescription.global_stores``."""
-
     source: TopologyDescriptionNode = field(TopologyDescriptionNode, "1+", default=TopologyDescriptionNode())
     processor: TopologyDescriptionNode = field(TopologyDescriptionNode, "1+", default=TopologyDescriptionNode())
 
@@ -135,8 +125,6 @@ class TopologyDescription(Struct):
 
 
 class StreamsGroupDescribeGroup(Struct):
-    """Element of ``StreamsGroupDescribeResponse.groups``."""
-
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
     group_id: str = field(STRING)

@@ -41,8 +41,6 @@ class AddPartitionsToTxnRequest(Struct, versions="0-5", flexible="3+"):
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
-    """Element of ``AddPartitionsToTxnTopicResult.results_by_partition``."""
-
     partition_index: int = field(INT32)
     partition_error_code: int = field(INT16)
 
@@ -55,8 +53,6 @@ class AddPartitionsToTxnTopicResult(Struct):
 
 
 class AddPartitionsToTxnResult(Struct):
-    """Element of ``AddPartitionsToTxnResponse.results_by_transaction``."""
-
     transactional_id: str = field(STRING, "4+")
     topic_results: Sequence[AddPartitionsToTxnTopicResult] = field(array(AddPartitionsToTxnTopicResult), "4+")
 
@@ -105,8 +101,6 @@ class EndTxnResponse(Struct, versions="0-5", flexible="3+"):
 
 
 class TxnOffsetCommitRequestPartition(Struct):
-    """Element of ``TxnOffsetCommitRequestTopic.partitions``."""
-
     partition_index: int = field(INT32)
     committed_offset: int = field(INT64)
     committed_leader_epoch: int = field(INT32, "2+", default=-1, ignorable=True)
@@ -135,15 +129,11 @@ class TxnOffsetCommitRequest(Struct, versions="0-6", flexible="3+"):
 
 
 class TxnOffsetCommitResponsePartition(Struct):
-    """Element of ``TxnOffsetCommitResponseTopic.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    """Element of ``TxnOffsetCommitResponse.topics``."""
-
     name: str = field(STRING, "0-5", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "6+", ignorable=True)
     partitions: Sequence[TxnOffsetCommitResponsePartition] = field(array(TxnOffsetCommitResponsePartition))
@@ -163,8 +153,6 @@ class DescribeTransactionsRequest(Struct, versions="0", flexible="0+"):
 
 
 class DescribedTransactionTopic(Struct):
-    """Element of ``DescribedTransaction.topics``."""
-
     topic: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
 
@@ -199,8 +187,6 @@ class ListTransactionsRequest(Struct, versions="0-2", flexible="0+"):
 
 
 class ListedTransaction(Struct):
-    """Element of ``ListTransactionsResponse.transaction_states``."""
-
     transactional_id: str = field(STRING)
     producer_id: int = field(INT64)
     transaction_state: str = field(STRING)
@@ -216,8 +202,6 @@ class ListTransactionsResponse(Struct, versions="0-2", flexible="0+"):
 
 
 class WritableTxnMarkerTopic(Struct):
-    """Element of ``WritableTxnMarker.topics``."""
-
     name: str = field(STRING)
     partition_indexes: Sequence[int] = field(array(INT32))
 
@@ -240,22 +224,16 @@ class WriteTxnMarkersRequest(Struct, versions="1-2", flexible="1+"):
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    """Element of ``WritableTxnMarkerTopicResult.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
 
 
 class WritableTxnMarkerTopicResult(Struct):
-    """Element of ``WritableTxnMarkerResult.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[WritableTxnMarkerPartitionResult] = field(array(WritableTxnMarkerPartitionResult))
 
 
 class WritableTxnMarkerResult(Struct):
-    """Element of ``WriteTxnMarkersResponse.markers``."""
-
     producer_id: int = field(INT64)
     topics: Sequence[WritableTxnMarkerTopicResult] = field(array(WritableTxnMarkerTopicResult))
 
@@ -267,8 +245,6 @@ class WriteTxnMarkersResponse(Struct, versions="1-2", flexible="1+"):
 
 
 class DescribeProducersTopic(Struct):
-    """Element of ``DescribeProducersRequest.topics``."""
-
     name: str = field(STRING)
     partition_indexes: Sequence[int] = field(array(INT32))
 
@@ -291,8 +267,6 @@ class ActiveProducer(Struct):
 
 
 class DescribeProducersPartition(Struct):
-    """Element of ``DescribeProducersTopicResult.partitions``."""
-
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
@@ -300,8 +274,6 @@ class DescribeProducersPartition(Struct):
 
 
 class DescribeProducersTopicResult(Struct):
-    """Element of ``DescribeProducersResponse.topics``."""
-
     name: str = field(STRING)
     partitions: Sequence[DescribeProducersPartition] = field(array(DescribeProducersPartition))
 

@@ -31,7 +31,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.cli import main as command
 from consumer_coord.testing.jars import LOGGING, Coordinate, fetch_unpinned
 from consumer_coord.testing.real_kafka import RealKafka
-from consumer_coord.testing.zookeeper_kafka import ZooKeeperKafka
+from tests.support.kafka.zookeeper_kafka import ZooKeeperKafka
 
 DEADLINE_S = 180
 PARTITIONS = 4

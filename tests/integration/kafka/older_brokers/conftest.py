@@ -8,8 +8,8 @@ import pytest
 
 from consumer_coord.testing.jars import KAFKA_2_4, KAFKA_3_9, KAFKA_4_3
 from consumer_coord.testing.real_kafka import RealKafka
-from consumer_coord.testing.zookeeper_kafka import ZooKeeperKafka
 from tests.conftest import fetched
+from tests.support.kafka.zookeeper_kafka import ZooKeeperKafka
 
 
 @pytest.fixture(scope="package")
