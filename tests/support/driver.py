@@ -336,6 +336,7 @@ def sample() -> Mapping[str, float]:
 
     return {
         "rss_mb": _rss_mb(),
+        "blocks": sys.getallocatedblocks(),
         "threads": _threads(),
         "sockets": _sockets(),
         "tasks": asyncio.run_coroutine_threadsafe(count(), Runtime.shared().loop).result(60),

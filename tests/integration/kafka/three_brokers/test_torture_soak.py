@@ -37,7 +37,9 @@ def test_all_brokers_restart_one_after_the_other_under_a_group_of_the_consumer_p
 
 
 def test_a_leak_is_noticed() -> None:
-    steady = [Sample(float(second), 100.0, 40, 20, 15) for second in range(20)]
+    steady = [Sample(float(second), 100.0, 140_000, 40, 20, 15) for second in range(20)]
     assert grown(steady) == []
-    leaking = [Sample(float(second), 100.0 + 2 * second, 40, 20 + 3 * second, 15) for second in range(20)]
+    leaking = [Sample(float(second), 100.0 + 2 * second, 140_000, 40, 20 + 3 * second, 15) for second in range(20)]
     assert [problem.split()[0] for problem in grown(leaking)] == ["rss_mb", "sockets"]
+    keeping = [Sample(float(second), 100.0, 140_000 + 2_000 * second, 40, 20, 15) for second in range(20)]
+    assert [problem.split()[0] for problem in grown(keeping)] == ["blocks"]
