@@ -19,6 +19,7 @@ from consumer_coord.errors import IllegalStateError
 from consumer_coord.testing import jars as kafka_jars
 from consumer_coord.testing.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from consumer_coord.testing.real_kafka import RealKafka
+from tests.support import jar_sets
 from tests.support.behaviours import BehaviourTable
 from tests.support.browser import HOW, Browser, chromium
 from tests.support.class_archive import ensure_class_archive
@@ -154,13 +155,13 @@ def kafka_libs() -> Path:
 @pytest.fixture(scope="session")
 def tool_jars(kafka_libs: Path) -> ToolJars:
     """Return the jars for Kafka's own tools."""
-    return ToolJars(kafka_libs, fetched(kafka_jars.KAFKA_TOOLS))
+    return ToolJars(kafka_libs, fetched(jar_sets.KAFKA_TOOLS))
 
 
 @pytest.fixture(scope="session")
 def spark_connector_jars() -> Path:
     """Return the directory with the jars of Spark's own Kafka connector."""
-    return fetched(kafka_jars.SPARK_CONNECTOR)
+    return fetched(jar_sets.SPARK_CONNECTOR)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from pathlib import Path
 import attrs
 
 from benchmarks.parallel_peers.calls import Task
-from consumer_coord.testing.jars import PARALLEL_CONSUMER, UnavailableError, cache_directory, ensure_jars, exclusive
+from consumer_coord.testing.jars import UnavailableError, cache_directory, ensure_jars, exclusive
+from tests.support.jar_sets import PARALLEL_CONSUMER
 from tests.support.java import JavaProgram
 from tools import pythons
 

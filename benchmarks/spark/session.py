@@ -14,6 +14,7 @@ import attrs
 
 from consumer_coord.spark.launcher import write_python_launcher
 from consumer_coord.testing import jars as kafka_jars
+from tests.support.jar_sets import SPARK_CONNECTOR
 
 CONNECTOR = "kafka"
 OURS = "kafka_group"
@@ -30,7 +31,7 @@ def make_session(*, master: str = "local[2]", unix_sockets: bool = True) -> Any:
 
     from consumer_coord.spark import register
 
-    jars = ",".join(str(jar) for jar in sorted(Path(kafka_jars.ensure_jars(kafka_jars.SPARK_CONNECTOR)).glob("*.jar")))
+    jars = ",".join(str(jar) for jar in sorted(Path(kafka_jars.ensure_jars(SPARK_CONNECTOR)).glob("*.jar")))
     spark = (
         SparkSession.builder.master(master)
         .config("spark.jars", jars)

@@ -13,6 +13,7 @@ from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.testing import Acl, KafkaOptions, UnsupportedError, jars
 from consumer_coord.testing.under_test import open_kafka
+from tests.support.jar_sets import KAFKA_TOOLS
 
 VERSION = "4.4.0"
 
@@ -220,12 +221,12 @@ def test_maven_fetches_the_same_jars_as_ivy(monkeypatch: pytest.MonkeyPatch, tmp
         pytest.skip("Maven is not installed")
     monkeypatch.setenv("CONSUMER_COORD_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    libs = jars.ensure_jars(jars.KAFKA_TOOLS)
+    libs = jars.ensure_jars(KAFKA_TOOLS)
     assert {jar.name for jar in libs.glob("*.jar")} == {"kafka-tools-4.4.0.jar", "jackson-dataformat-csv-2.21.7.jar"}
     monkeypatch.setenv("CONSUMER_COORD_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "mvn" else "/usr/bin/java")
     with pytest.raises(jars.UnavailableError, match=r"install PySpark .* or Maven"):
-        jars.ensure_jars(jars.KAFKA_TOOLS)
+        jars.ensure_jars(KAFKA_TOOLS)
 
 
 def test_no_broker_of_a_cluster_of_the_users_is_stopped() -> None:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from consumer_coord.testing.jars import KAFKA, KAFKA_TOOLS, ensure_jars
+from consumer_coord.testing.jars import KAFKA, ensure_jars
 from consumer_coord.testing.jvm import java_command
 from consumer_coord.testing.kafka_cluster import unique_name
+from tests.support.jar_sets import KAFKA_TOOLS
 from tests.support.java import JavaProgram, ToolJars, run_kafka_tool
 from tests.support.line_process import LineProcess
 from tests.support.waiting import eventually

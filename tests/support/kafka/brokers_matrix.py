@@ -29,8 +29,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from assignors import RangeAssignor
 from consumer_coord import GroupConsumer
 from consumer_coord.cli import main as command
-from consumer_coord.testing.jars import LOGGING, Coordinate, fetch_unpinned
+from consumer_coord.testing.jars import Coordinate, fetch_unpinned
 from consumer_coord.testing.real_kafka import RealKafka
+from tests.support.jar_sets import LOGGING
 from tests.support.kafka.zookeeper_kafka import ZooKeeperKafka
 
 DEADLINE_S = 180

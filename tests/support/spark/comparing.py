@@ -39,6 +39,7 @@ from consumer_coord.testing.real_kafka import RealKafka
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.log import FetchRequest
 from consumer_coord.wire.messages.offsets import ListOffsetsRequest
+from tests.support.jar_sets import SPARK_CONNECTOR
 from tests.support.spark.producing import produce
 from tests.support.spark.queries import Rows
 from tests.support.waiting import eventually
@@ -546,7 +547,7 @@ def session() -> Iterator[Any]:
     from consumer_coord.spark import register
     from consumer_coord.spark.launcher import write_python_launcher
 
-    jars = sorted(kafka_jars.ensure_jars(kafka_jars.SPARK_CONNECTOR).glob("*.jar"))
+    jars = sorted(kafka_jars.ensure_jars(SPARK_CONNECTOR).glob("*.jar"))
     with tempfile.TemporaryDirectory() as directory:
         os.environ["PYSPARK_PYTHON"] = write_python_launcher(directory, fork_server=True)
         conf = {

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from consumer_coord.testing.jars import KAFKA_2_4, KAFKA_3_9, KAFKA_4_3
+from consumer_coord.testing.jars import KAFKA_3_9, KAFKA_4_3
 from consumer_coord.testing.real_kafka import RealKafka
 from tests.conftest import fetched
+from tests.support.jar_sets import KAFKA_2_4
 from tests.support.kafka.zookeeper_kafka import ZooKeeperKafka
 
 
