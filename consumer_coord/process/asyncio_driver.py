@@ -138,8 +138,7 @@ class AsyncProcess(Processing):
             self.spans.end(span, error)
         self.settle(record, error)
         self._look_after_letters()
-        if record.holding.draining and not self.work.busy(record.holding):
-            tracking.look_again()
+        self.let_go(record, tracking)
         self._fill()
 
     def _wake_at(self, due: float) -> None:
@@ -161,11 +160,7 @@ class AsyncProcess(Processing):
 
     def _take_answer(self, letter: Letter, refused: Any) -> None:
         assert self._tracking is not None
-        self.look_at(self._tracking)
-        self.letters.take_answer(letter, refused)
-        holding = letter.record.holding
-        if holding.draining and not self.work.busy(holding):
-            self._tracking.look_again()
+        self.take_answer(letter, refused, self._tracking)
         self._fill()
 
     def _look_after_letters(self) -> None:

@@ -127,12 +127,6 @@ class FailurePolicy:
         if self.timeout is not None and self.timeout <= 0:
             raise ValueError(f"timeout must be above 0 s, not {self.timeout!r}")
 
-    @property
-    def producers(self) -> Sequence[LetterProducer]:
-        """The producers of retries and of dead letters."""
-        steps = (self.then, self.then.then if isinstance(self.then, RetryTopics) else None)
-        return tuple(step.producer for step in steps if isinstance(step, RetryTopics | DeadLetters))
-
     def delay_s(self, record: Record, error: Exception, now: float) -> float | None:
         """Return how long to wait before the next attempt, in seconds; None if there is none."""
         state = tenacity.RetryCallState(_RETRYING, None, (), {})
@@ -143,6 +137,13 @@ class FailurePolicy:
             return None
         state.upcoming_sleep = delay_s = float(self.wait(state))
         return None if self.stop(state) else delay_s
+
+
+def letter_producers(policy: FailurePolicy | None) -> Sequence[LetterProducer]:
+    """Return the producers of a policy's retries and dead letters."""
+    then = None if policy is None else policy.then
+    steps = (then, then.then if isinstance(then, RetryTopics) else None)
+    return tuple(step.producer for step in steps if isinstance(step, RetryTopics | DeadLetters))
 
 
 def _check_last_step(then: object) -> None:

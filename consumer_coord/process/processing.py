@@ -14,7 +14,7 @@ from consumer_coord.finished_offsets_text import UnusableMetadataError, decode
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.dead_letters import Letter, LetterSender, Origin
-from consumer_coord.process.failures import DeadLetters, FailurePolicy, RetryTopic, RetryTopics
+from consumer_coord.process.failures import DeadLetters, FailurePolicy, RetryTopic, RetryTopics, letter_producers
 from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.spans import Spans
 from consumer_coord.process.work import Order, Record, State, Work
@@ -171,7 +171,7 @@ class Processing(ABC):
         #: The exception that ends the process.
         self.failure: BaseException | None = None
         self.letters: LetterSender = LetterSender(
-            () if settings.on_failure is None else settings.on_failure.producers,
+            letter_producers(settings.on_failure),
             group_id,
             on_answer=self.letter_answered,
             skip=self.work.skip,
@@ -248,7 +248,7 @@ class Processing(ABC):
 
     @abstractmethod
     def letter_answered(self, letter: Letter, refused: Any) -> None:
-        """Call :meth:`LetterSender.take_answer` where the state may be used; called in any thread that polls the producer."""
+        """Call :meth:`take_answer` where the state may be used; called in any thread that polls the producer."""
 
     def retry_topics(self, subscribed: Collection[str], wall_clock_ms: Callable[[], int]) -> frozenset[str]:
         """Return the topics to read besides those that the application has subscribed to.
@@ -328,6 +328,17 @@ class Processing(ABC):
     def _retries(self) -> RetryTopics | None:
         policy = self.settings.on_failure
         return policy.then if policy is not None and isinstance(policy.then, RetryTopics) else None
+
+    def take_answer(self, letter: Letter, refused: Any, tracking: Tracking | BlockingTracking) -> None:
+        """Take the broker's answer to a letter: ``refused`` is None, or why there is no letter."""
+        self.look_at(tracking)
+        self.letters.take_answer(letter, refused)
+        self.let_go(letter.record, tracking)
+
+    def let_go(self, record: Record, tracking: Tracking | BlockingTracking) -> None:
+        """Let the consumer release a draining partition if a call that has just ended was its last one."""
+        if record.holding.draining and not self.work.busy(record.holding):
+            tracking.look_again()
 
     def poll_producers(self) -> None:
         """Let the producers report what became of letters; they call :meth:`letter_answered`."""

@@ -162,11 +162,7 @@ class ThreadProcess(Processing):
             letter, refused = self._answers.popleft()
             with self._lock:
                 assert self._tracking is not None
-                self.look_at(self._tracking)
-                self.letters.take_answer(letter, refused)
-                holding = letter.record.holding
-                if holding.draining and not self.work.busy(holding):
-                    self._tracking.look_again()
+                self.take_answer(letter, refused, self._tracking)
 
     def letter_answered(self, letter: Letter, refused: Any) -> None:
         self._answers.append((letter, refused))
@@ -320,8 +316,7 @@ class ThreadProcess(Processing):
         if record.handler.span is not None:
             self.spans.end(record.handler.span, error)
         self.settle(record, error)
-        if record.holding.draining and not self.work.busy(record.holding):
-            tracking.look_again()
+        self.let_go(record, tracking)
 
     def expect_end(self, holding: Holding, after_s: float) -> None:
         """See :class:`Processing`; called under the lock."""
