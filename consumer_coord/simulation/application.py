@@ -247,6 +247,11 @@ class MemberProcess:
         if self.alive and self.coordinator is not None and not self.closing:
             self.process.call_soon(begin)
 
+    @property
+    def leaves(self) -> bool:
+        """Whether the member leaves its group, because the application closes the consumer or unsubscribes."""
+        return self.closing or self._calls.unsubscribes
+
     def answered(self, api_key: int) -> None:
         """React to a broker's response to a request of this member."""
         if self.closes_after is not None and self.closes_after[0] == api_key:
@@ -978,7 +983,7 @@ class MemberProcess:
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
-            with self._calls.takes_turn():
+            with self._calls.unsubscribing():
                 if self._plan.sometimes():
                     await self._calls.cancelled(consumer.unsubscribe(), self._plan, has_turn=True)
                 await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe", has_turn=True)
@@ -1105,7 +1110,7 @@ class MemberProcess:
 
     async def _cut_unsubscribe(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         topics = self.subscription
-        with self._calls.takes_turn():
+        with self._calls.unsubscribing():
             await self._cut_off(consumer.unsubscribe(), cut)
         if not consumer.subscribed and not self.closing:
             self._stage.on_left(self.name)

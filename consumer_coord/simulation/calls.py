@@ -181,8 +181,9 @@ class Calls:
         self._name = name
         self._process = process
         self._fail = fail
-        #: The application's callbacks; and with them, the calls of one task for which the calls of all others wait.
+        #: The application's callbacks; its calls of unsubscribe, for which the calls of all other tasks wait; and both.
         self._callbacks = Periods(process)
+        self._unsubscribes = Periods(process)
         self._turns = Periods(process)
         #: Seconds that a close in another task may take.
         self.closes_s: float = 0.0
@@ -208,8 +209,8 @@ class Calls:
     ) -> T:
         """Await a call, which must return within the limit. Time in callbacks and pauses of the process does not count.
 
-        Unless ``prompt`` is set, a call may also wait for a close in another task, and unless it is one that :meth:`takes_turn`
-        itself (``has_turn``), for such a call of another task.
+        Unless ``prompt`` is set, a call may also wait for a close in another task; and for an unsubscribe, unless it is one
+        itself (``has_turn``).
         """
         excused = self._callbacks if has_turn else self._turns
         began, spent = self._process.time(), excused.seconds() + self._process.frozen_s
@@ -256,9 +257,16 @@ class Calls:
         with self._callbacks.period(), self._turns.period():
             yield
 
-    def takes_turn(self) -> contextlib.AbstractContextManager[None]:
-        """Measure the time of a call for whose end the calls of other tasks wait, such as unsubscribe."""
-        return self._turns.period()
+    @contextlib.contextmanager
+    def unsubscribing(self) -> Iterator[None]:
+        """Measure the time of an unsubscribe, for whose end the calls of other tasks wait."""
+        with self._unsubscribes.period(), self._turns.period():
+            yield
+
+    @property
+    def unsubscribes(self) -> bool:
+        """Whether a call of unsubscribe has begun and not ended."""
+        return self._unsubscribes.open > 0
 
     # -- polling --------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from consumer_coord.wire.messages.group import (
     JoinGroupResponse,
     SyncGroupResponse,
 )
+from consumer_coord.wire.messages.offsets import OffsetCommitResponse
 
 _JOIN_GROUP, _HEARTBEAT, _LEAVE_GROUP, _SYNC_GROUP, _CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68
 _RESPONSES: Final[Mapping[int, Any]] = {
@@ -38,6 +39,9 @@ _RESPONSES: Final[Mapping[int, Any]] = {
     _SYNC_GROUP: SyncGroupResponse,
     _CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeatResponse,
 }
+_OFFSET_COMMIT: Final = 8
+#: After these answers to a commit, a member gives up its generation, as in Kafka (``OffsetCommitResponseHandler``).
+_ENDS_MEMBERSHIP: Final = frozenset({error_codes.ILLEGAL_GENERATION, error_codes.UNKNOWN_MEMBER_ID})
 _OF_GROUPS: Final = frozenset({*_RESPONSES, _LEAVE_GROUP})
 
 #: How often members are looked at, in seconds.
@@ -117,9 +121,14 @@ class Duties:
         """Record a response that a member is about to receive."""
         api_key, version = int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big")
         one, kind = self._memberships.get(client), _RESPONSES.get(api_key)
-        if one is None or kind is None or api_key not in one.sent_at:
+        if one is None:
             return
-        said: Any = decode_response(kind, version, answer)[1]
+        if api_key == _OFFSET_COMMIT and self._ends_membership(answer, version):
+            self._memberships[client] = _Membership(sent_at=one.sent_at)
+        elif kind is not None and api_key in one.sent_at:
+            self._answered(client, one, api_key, decode_response(kind, version, answer)[1], moment)
+
+    def _answered(self, client: str, one: _Membership, api_key: int, said: Any, moment: float) -> None:
         if api_key == _JOIN_GROUP:
             one.joining = False
         if said.error_code == error_codes.REBALANCE_IN_PROGRESS and api_key in (_HEARTBEAT, _SYNC_GROUP):
@@ -144,6 +153,11 @@ class Duties:
                     one.owe("a heartbeat without the revoked partitions", moment)
 
     @staticmethod
+    def _ends_membership(answer: bytes, version: int) -> bool:
+        said = decode_response(OffsetCommitResponse, version, answer)[1]
+        return any(row.error_code in _ENDS_MEMBERSHIP for topic in said.topics for row in topic.partitions)
+
+    @staticmethod
     def _proves(one: _Membership, api_key: int, moment: float) -> None:
         one.in_group, one.proven_at = True, moment
         one.stable_from = max(one.stable_from, one.sent_at[api_key])
@@ -160,7 +174,7 @@ class Duties:
         self._looked_at = moment
         for member in members:
             one = self._memberships.get(member.name)
-            if one is not None and member.alive and not member.closing and member.process.is_steady:
+            if one is not None and member.alive and not member.leaves and member.process.is_steady:
                 self._must_be_in_time(member, one, moment, calm_since)
                 self._must_deliver(member, one, moment, calm_since)
 

@@ -119,9 +119,10 @@ class HealthRule:
         if holding.owner.reset != "earliest" and self._checkers.position(holding) < self._cluster.log_start(holding.partition):
             # Retention removed the position, and the member continues where its reset policy says.
             return None
-        # A new reading begins anew for the member, too; and to pass the records of an aborted transaction is progress.
-        cursor = consumer.engine.reader.cursors.get(holding.partition)
-        return _Stuck(offset, (value.serial, value.phase, value.start, cursor and cursor.next), 0.0)
+        # A new reading begins anew for the member, too; and to pass the records of an aborted transaction is progress, or to
+        # deliver fetched records that the log no longer has.
+        cursor, position = consumer.engine.reader.cursors.get(holding.partition), self._checkers.position(holding)
+        return _Stuck(offset, (value.serial, value.phase, value.start, cursor and cursor.next, position), 0.0)
 
     @staticmethod
     def _must_be_named(

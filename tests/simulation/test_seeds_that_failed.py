@@ -6,7 +6,6 @@ Each is kept as a scenario, because a seed means another history when the drawin
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,7 +53,9 @@ from consumer_coord.simulation import stage
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.calls import Calls
 from consumer_coord.simulation.checkers import Checkers
+from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.exactly_once import Txn
+from consumer_coord.simulation.health import HealthRule
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.processing_member import ProcessingMember
@@ -237,6 +238,9 @@ WHAT_IT_WAS = {
     176433223: "getmany of a partition was cancelled; while its messages were ready, the next calls did not read the others",
     909000002: "an application took what was fetched slowly, and then received an error of a broker that had answered since",
     871388387: "a poll waited for the unsubscribe of another task; the rule did not count this wait before its task had ended",
+    871405420: "retention removed records that a slow application had fetched; the rule took their delivery for no progress",
+    871405541: "a commit was answered with ILLEGAL_GENERATION, which ended a lease; the rule counted on the last heartbeat",
+    871405649: "an application unsubscribed, and the rule still expected records while LeaveGroup was on its way",
     871402251: "the commit of a batch failed, and so did the next one; the application did not try a third time",
     871388408: "a transaction wrote, and then read a partition whose former reader was suspended before its records were sent;"
     " the rule wanted all it wrote behind them",
@@ -505,7 +509,7 @@ def _raise_former_errors(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for_no_other_task(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Calls, "takes_turn", lambda self: contextlib.nullcontext())
+    patch.setattr(Calls, "unsubscribing", lambda self: self._unsubscribes.period())
 
 
 def _tell_all_brokers_of_pushed_metrics(patch: pytest.MonkeyPatch) -> None:
@@ -530,6 +534,24 @@ def _commit_once_more(patch: pytest.MonkeyPatch) -> None:
         self._batch_failed = False
 
     patch.setattr(MemberProcess, "_commit", and_forget)
+
+
+def _progress_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    stuck = former(HealthRule, "_stuck")
+
+    def without_position(self: HealthRule, *arguments: Any) -> Any:
+        found = stuck(self, *arguments)
+        return None if found is None else attrs.evolve(found, state=found.state[:-1])
+
+    patch.setattr(HealthRule, "_stuck", without_position)
+
+
+def _only_requests_of_groups_end_a_membership(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Duties, "_ends_membership", staticmethod(lambda answer, version: False))
+
+
+def _expect_records_until_the_member_has_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemberProcess, "leaves", property(lambda self: self.closing))
 
 
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
@@ -571,6 +593,9 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     176433223: (_deliver_what_is_ready_after_a_restricted_call, "stranded"),
     909000002: (_raise_former_errors, "raised"),
     871388387: (_wait_for_no_other_task, "late"),
+    871405420: (_progress_is_in_the_log, "health"),
+    871405541: (_only_requests_of_groups_end_a_membership, "lease"),
+    871405649: (_expect_records_until_the_member_has_left, "lease"),
     871402251: (_commit_once_more, "liveness"),
     871388408: (_follow_with_all_that_was_written, "G0"),
     871388534: (_leave_by_requests_alone, "overdue"),
