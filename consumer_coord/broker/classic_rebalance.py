@@ -2,7 +2,7 @@
 
 In Kafka's ``GroupMetadataManager``, these steps are the methods ``prepareRebalance``,
 ``tryCompleteInitialRebalanceElseSchedule``, ``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and
-the expiry of heartbeats. The requests that start these steps are in ``classic_join`` and ``group_coordinator``.
+the expiry of heartbeats. The requests that start these steps are in ``join_group_requests`` and ``group_coordinator``.
 """
 
 from __future__ import annotations

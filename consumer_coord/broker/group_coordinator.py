@@ -19,7 +19,6 @@ from consumer_coord.broker.classic_group import (
     GroupState,
     join_error,
 )
-from consumer_coord.broker.classic_join import Joining, RequestContext
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
@@ -37,8 +36,10 @@ from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_settings import GroupSettings
 from consumer_coord.broker.group_store import GroupStore, StoreHooks, response_error
+from consumer_coord.broker.join_group_requests import Joining
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, complete
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.shard import Shard, ShardState
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup

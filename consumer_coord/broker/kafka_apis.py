@@ -9,9 +9,9 @@ from __future__ import annotations
 import attrs
 
 from consumer_coord.broker import faults
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import BrokerStoppedError
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.requests.failed import error_response
 from consumer_coord.broker.requests.handlers import SERVED
 from consumer_coord.errors import UnsupportedVersionError

@@ -12,8 +12,8 @@ from random import Random
 import attrs
 
 from consumer_coord.broker.classic_group import GroupState
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.net.shared_clusters import forget_clusters
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation

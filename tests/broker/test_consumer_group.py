@@ -9,12 +9,12 @@ import pytest
 
 from assignors import Assignor, Cluster, Member, Plan
 from consumer_coord.broker import group_store
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.consumer_group.group import ConsumerGroupState
 from consumer_coord.broker.consumer_group.member import MemberState
 from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
 from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.broker.group_store import StoreHooks
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
 from tests.support.broker.bench import GROUP, Bench, on_bench, pause

@@ -9,9 +9,9 @@ import pytest
 
 from consumer_coord.broker import group_store, record_batch
 from consumer_coord.broker.classic_group import GroupState
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.group_store import StoreHooks
 from consumer_coord.broker.record_batch import Record
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.shard import LoadReport
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.messages.group import HeartbeatRequest

@@ -13,7 +13,6 @@ import struct
 import attrs
 
 from consumer_coord.broker.classic_group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
-from consumer_coord.broker.classic_join import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
 from consumer_coord.broker.consumer_group import conversion, membership
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.fencing import Fencing, TimerKind
@@ -24,6 +23,8 @@ from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
 from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, Subscriptions
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
+from consumer_coord.broker.join_group_requests import KNOWN_MEMBER_ID_REQUIRED_FROM, rebalance_timeout_ms
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.shard import Shard
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import embedded_protocol as consumer_protocol

@@ -18,7 +18,6 @@ from typing import Any, Final
 import attrs
 
 from consumer_coord.broker.classic_group import GroupState
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.consumer_group import conversion, membership, records
 from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
@@ -36,6 +35,7 @@ from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group_store import response_error
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.shard import Shard
 from consumer_coord.log_text import get_logger
 from consumer_coord.wire import error_codes

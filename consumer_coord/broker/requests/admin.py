@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import RefusedError
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.topic_settings import check_topic_settings
 from consumer_coord.broker.topics import name_problem
 from consumer_coord.errors import ConfigurationError

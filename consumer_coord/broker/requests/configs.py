@@ -7,11 +7,11 @@ from functools import partial
 
 import attrs
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.client_metrics import DEFAULT_INTERVAL_MS, check_subscription
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import RefusedError
 from consumer_coord.broker.group_settings import check_group_settings
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.topic_settings import DYNAMIC, TOPIC_SETTINGS, as_list, check_topic_settings, default_of
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError

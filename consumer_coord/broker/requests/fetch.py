@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.config import RACK_AWARE_SELECTOR
 from consumer_coord.broker.fetch_sessions import NO_SESSION, FetchContext, TopicName
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.requests.log import READ_COMMITTED
 from consumer_coord.broker.topics import Partition
 from consumer_coord.wire import error_codes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from consumer_coord.wire.messages.group import (

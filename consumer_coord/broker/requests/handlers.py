@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.requests import (
     admin,
     configs,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.partition_log import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from consumer_coord.broker.record_batch import BatchHeader, is_transactional, read_header
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.requests.failed import error_response
 from consumer_coord.broker.requests.transactions import PRODUCE_VERSIONS, add_or_verify
 from consumer_coord.broker.topics import Partition

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, name_problem
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import (

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.topic_partition import grouped
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import RefusedError
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.quotas import (
     AlterClientQuotasRequest,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.topics import NO_LEADER, Partition
 from consumer_coord.topic_partition import grouped
 from consumer_coord.wire import error_codes

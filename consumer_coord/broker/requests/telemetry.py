@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.wire.messages.telemetry import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,

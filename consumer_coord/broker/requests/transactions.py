@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError, TransactionError
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.transaction import (
     NEW_CLIENT,
     NO_EPOCH,

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import attrs
 
 from consumer_coord.broker.classic_group import GroupMetadata, GroupState
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.topics_image import MetadataImage
 from consumer_coord.broker.group_coordinator import GroupCoordinator
@@ -22,6 +21,7 @@ from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.broker.group_store import StoreHooks
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.topics import Topics
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import embedded_protocol as membership

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from consumer_coord.broker.classic_join import RequestContext
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,

@@ -21,6 +21,7 @@ from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from consumer_coord.broker.consumer_group.context import Coordination
 from consumer_coord.broker.group_store import response_error
 from consumer_coord.broker.purgatory import complete
+from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.broker.shard import Shard
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, JoinGroupResponse
@@ -29,15 +30,6 @@ from consumer_coord.wire.messages.group import JoinGroupRequest, JoinGroupRespon
 KNOWN_MEMBER_ID_REQUIRED_FROM = 4
 #: The first version of JoinGroup whose response lets a returning static leader skip the assignment (KIP-814).
 _SKIP_ASSIGNMENT_FROM = 9
-
-
-@attrs.frozen
-class RequestContext:
-    """The sender of a request; ``client_host`` has Java's form, ``/127.0.0.1``."""
-
-    api_version: int
-    client_id: str = ""
-    client_host: str = "/127.0.0.1"
 
 
 #: Receives the response to a JoinGroup, immediately or when the join phase ends.
