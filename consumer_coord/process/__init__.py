@@ -7,10 +7,10 @@ driver runs the handlers.
 
 from consumer_coord.process.context import Context as Context
 from consumer_coord.process.context import context as context
-from consumer_coord.process.failures import DeadLetterError as DeadLetterError
-from consumer_coord.process.failures import DeadLetters as DeadLetters
-from consumer_coord.process.failures import FailurePolicy as FailurePolicy
-from consumer_coord.process.failures import RetryTopics as RetryTopics
+from consumer_coord.process.failure_policy import DeadLetterError as DeadLetterError
+from consumer_coord.process.failure_policy import DeadLetters as DeadLetters
+from consumer_coord.process.failure_policy import FailurePolicy as FailurePolicy
+from consumer_coord.process.failure_policy import RetryTopics as RetryTopics
 from consumer_coord.process.processing import Batches as Batches
 from consumer_coord.process.processing import Counts as Counts
 from consumer_coord.process.processing import ProcessOptions as ProcessOptions

@@ -1,6 +1,6 @@
 """Failed records on their way to another topic: a dead-letter topic, or a retry topic.
 
-``failures.py`` has the policies that send them there.
+``failure_policy.py`` has the policies that send them there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from consumer_coord import lazy_attrs as attrs
 from consumer_coord.log_text import get_logger
-from consumer_coord.process.failures import DeadLetterError, LetterProducer
+from consumer_coord.process.failure_policy import DeadLetterError, LetterProducer
 from consumer_coord.process.work import Record
 from consumer_coord.topic_partition import TopicPartition
 

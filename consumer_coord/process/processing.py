@@ -14,7 +14,7 @@ from consumer_coord.finished_offsets_text import UnusableMetadataError, decode
 from consumer_coord.log_text import get_logger
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.dead_letters import Letter, LetterSender, Origin
-from consumer_coord.process.failures import DeadLetters, FailurePolicy, RetryTopic, RetryTopics, letter_producers
+from consumer_coord.process.failure_policy import DeadLetters, FailurePolicy, RetryTopic, RetryTopics, letter_producers
 from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.spans import Spans
 from consumer_coord.process.work import Order, Record, State, Work

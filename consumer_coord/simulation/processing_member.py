@@ -13,7 +13,7 @@ from assignors.base import Assignor
 from consumer_coord.errors import ClosedError, CoordinatorError, FencedError
 from consumer_coord.offsets import partition_of_message
 from consumer_coord.process import DeadLetters, FailurePolicy, context
-from consumer_coord.process.failures import DeadLetterError
+from consumer_coord.process.failure_policy import DeadLetterError
 from consumer_coord.simulation.application import MemberProcess, ProcessingError
 from consumer_coord.simulation.calls import MOMENT_S
 from consumer_coord.simulation.checkers import Violation

@@ -13,7 +13,7 @@ from consumer_coord.finished_offsets_text import Ranges
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.process.asyncio_driver import AsyncProcess
 from consumer_coord.process.dead_letters import LetterSender
-from consumer_coord.process.failures import FailurePolicy
+from consumer_coord.process.failure_policy import FailurePolicy
 from consumer_coord.process.offset_to_commit import Holding
 from consumer_coord.process.processing import Processing
 from consumer_coord.process.work import Lane, Record, Work
