@@ -527,7 +527,7 @@ def _follow_with_all_that_was_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def _commit_once_more(patch: pytest.MonkeyPatch) -> None:
-    commit = MemberProcess._commit
+    commit = former(MemberProcess, "_commit")
 
     async def and_forget(self: MemberProcess, *arguments: Any) -> None:
         await commit(self, *arguments)

@@ -69,12 +69,13 @@ def waits_quietly(consumer: GroupConsumer) -> bool:
 
 def data_plane(consumer: GroupConsumer | AsyncGroupConsumer) -> DataPlaneOf:
     """Return the data plane of a consumer that was used."""
-    return DataPlaneOf(consumer._shared._access.opened().reader)
+    reader: Reader = consumer._shared._access.opened().reader
+    return DataPlaneOf(reader)
 
 
 def next_offset(consumer: GroupConsumer | AsyncGroupConsumer, partition: TopicPartition) -> int | None:
     """Return the offset from which the next record of a partition will be decoded."""
-    cursor = consumer._shared._access.opened().reader.cursors.get(partition)
+    cursor = data_plane(consumer).reader.cursors.get(partition)
     return None if cursor is None else cursor.next
 
 
