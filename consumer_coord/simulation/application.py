@@ -283,6 +283,7 @@ class MemberProcess:
         async def enforce() -> None:
             assert self._consumer is not None
             self._consumer.enforce_rebalance("the simulation requests it")
+            self._stage.duties.enforced(self.name, self._stage.loop.moment)
 
         self._ask(enforce)
 
@@ -993,7 +994,7 @@ class MemberProcess:
             return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
-        self._stage.on_left(self.name)
+        self._stage.duties.left(self.name)
         if self._holdings:
             raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
@@ -1113,7 +1114,7 @@ class MemberProcess:
         with self._calls.unsubscribing():
             await self._cut_off(consumer.unsubscribe(), cut)
         if not consumer.subscribed and not self.closing:
-            self._stage.on_left(self.name)
+            self._stage.duties.left(self.name)
             await self._subscribe(topics)
 
     # -- the end ----------------------------------------------------------------------------------------------------

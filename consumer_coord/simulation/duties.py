@@ -3,7 +3,7 @@
 The requests of a member and the answers that it receives say what it owes:
 
 * in its group, a heartbeat in each interval (``Heartbeat``, ``ConsumerGroupHeartbeat``);
-* after the news of a rebalance, a JoinGroup; after the answer to JoinGroup, a SyncGroup;
+* after the news of a rebalance, or if its application enforces one, a JoinGroup; after the answer to JoinGroup, a SyncGroup;
 * in the consumer protocol, after an assignment without partitions that it owns, a heartbeat without them;
 * after answers that prove its membership, records: its lease must not have expired.
 
@@ -15,12 +15,11 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from consumer_coord.group.lease import Lease
-from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import decode_request, decode_response
@@ -31,6 +30,9 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 from consumer_coord.wire.messages.offsets import OffsetCommitResponse
+
+if TYPE_CHECKING:
+    from consumer_coord.simulation.application import MemberProcess
 
 _JOIN_GROUP, _HEARTBEAT, _LEAVE_GROUP, _SYNC_GROUP, _CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68
 _RESPONSES: Final[Mapping[int, Any]] = {
@@ -103,18 +105,27 @@ class Duties:
         if api_key == _CONSUMER_GROUP_HEARTBEAT:
             request: Any = decode_request(frame).message
             if request.member_epoch < 0:
-                self.left(client)
+                self._forget(client)
             elif request.topic_partitions is not None:
                 one.owned = _rows(request.topic_partitions)
                 if one.owned <= one.assigned:
                     one.owes = ""
         elif api_key == _LEAVE_GROUP:
-            self.left(client)
+            self._forget(client)
         elif api_key != _HEARTBEAT:
             one.owes, one.in_group, one.joining = "", False, api_key == _JOIN_GROUP
 
     def left(self, client: str) -> None:
-        """Record that a member has left the group."""
+        """Record that a member has left the group; if it is static, it has sent no request."""
+        self._forget(client)
+
+    def enforced(self, client: str, moment: float) -> None:
+        """Record that an application has enforced a rebalance. In the consumer protocol, members cannot do that."""
+        one = self._memberships.get(client)
+        if one is not None and one.in_group and not one.owes and _JOIN_GROUP in one.sent_at:
+            one.owe("JoinGroup", moment)
+
+    def _forget(self, client: str) -> None:
         self._memberships[client] = _Membership()
 
     def answered(self, client: str, request: bytes, answer: bytes, moment: float) -> None:

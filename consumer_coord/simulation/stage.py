@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC
@@ -12,6 +12,7 @@ from consumer_coord.broker.record_batch import HEADER_SIZE
 from consumer_coord.consumer.partitions import IllegalTransitionError
 from consumer_coord.simulation.brokers import SimulatedCluster
 from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.handlers import HandlerRules
 from consumer_coord.simulation.history import History
@@ -100,8 +101,8 @@ class Stage:
         if scenario.metrics:
             self.cluster.kafka.client_metrics.subscribe("all", {"metrics": "*", "interval.ms": "2000"})
         self.reach: Reach = Reach(loop)
-        #: Called with the name of a member that has left its group; a static one has sent no request.
-        self.on_left: Callable[[str], object] = lambda client: None
+        #: What members owe to their coordinators.
+        self.duties: Duties = Duties()
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
         #: The time until which an earlier fault may delay requests and rebalances.

@@ -52,8 +52,7 @@ class World:
         self._random = Random(f"{scenario.seed}-world")
         self._topics = list(scenario.topics)
         self.health = HealthRule(self.checkers, self.cluster)
-        self.duties = Duties()
-        self.stage.on_left = self.duties.left
+        self.duties: Duties = self.stage.duties
 
     def _on_request(self, client: str, frame: bytes) -> None:
         self.stage.on_request(client)

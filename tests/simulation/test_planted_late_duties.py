@@ -15,6 +15,7 @@ from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.schedule import Schedule
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.lease import Lease
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
@@ -65,6 +66,11 @@ def _sync_late(patch: Patch) -> None:
     _wait_before(patch, ClassicProtocol, "_sync_group")
 
 
+def _enforce_nothing(patch: Patch) -> None:
+    """A rebalance that the application enforces does not begin."""
+    patch.setattr(ConsumerCoordinator, "enforce_rebalance", lambda self, reason="": None)
+
+
 def _acknowledge_late(patch: Patch) -> None:
     """A member of the consumer protocol has revoked partitions, and waits before it says so."""
     _wait_before(patch, ConsumerMember, "_acknowledge")
@@ -95,6 +101,11 @@ PLANTED: Final[Mapping[str, tuple[Callable[[Patch], None], str, Scenario]]] = {
     "a longer interval": (_believe_in_a_longer_interval, "overdue", history(*_LATER)),
     "a late join": (_join_late, "overdue", history(*_ANOTHER, protocol="classic")),
     "a late sync": (_sync_late, "overdue", history(*_ANOTHER, protocol="classic")),
+    "an enforced rebalance that does not begin": (
+        _enforce_nothing,
+        "overdue",
+        history(Fault(at_ms=10_000, kind="enforce"), *_LATER, protocol="classic"),
+    ),
     "a late acknowledgement": (_acknowledge_late, "overdue", history(*_ANOTHER)),
     "a short lease": (_hold_a_lease_that_ends_before_the_next_heartbeat, "lease", history(*_LATER, protocol="classic")),
     "a lease until the end of a rebalance": (

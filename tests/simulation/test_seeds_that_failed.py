@@ -518,8 +518,7 @@ def _tell_all_brokers_of_pushed_metrics(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
-    deaf = property(lambda self: lambda client: None, lambda self, function: None)
-    patch.setattr(stage.Stage, "on_left", deaf, raising=False)
+    patch.setattr(Duties, "left", lambda self, client: None)
 
 
 def _follow_with_all_that_was_written(patch: pytest.MonkeyPatch) -> None:
