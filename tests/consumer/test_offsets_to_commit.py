@@ -10,6 +10,7 @@ import pytest
 
 from consumer_coord.consumer import commit_before_revoke, offsets_to_commit
 from consumer_coord.consumer.partitions import Origin, Partition, Phase
+from consumer_coord.consumer.reading.chunks import Cursor
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.offsets import OffsetAndMetadata
@@ -108,3 +109,10 @@ def test_a_commit_is_for_the_topic_of_which_the_application_has_read_last(former
     table = {A: partition(topic_id=NEW, former_topic_id=former)}
     found = offsets_to_commit.entries(table, {A: SEVEN, B: NINE}, frozenset(heard))
     assert found == {A: Entry(SEVEN, 3, topic_id), B: Entry(NINE)}
+
+
+def test_a_cursor_that_passed_markers_has_reached_an_offset_and_no_record() -> None:
+    passed = Cursor(0, 1).moved(7, 2)
+    assert (passed.first, passed.record) == (0, None)
+    assert passed.moved(9, 2, 7) == Cursor(9, 2, 0, 7)
+    assert passed.moved(9, 2, 7).moved(11, 2, 9).record == 7

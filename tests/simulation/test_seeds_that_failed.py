@@ -244,6 +244,7 @@ WHAT_IT_WAS = {
     871402251: "the commit of a batch failed, and so did the next one; the application did not try a third time",
     871388408: "a transaction wrote, and then read a partition whose former reader was suspended before its records were sent;"
     " the rule wanted all it wrote behind them",
+    871418193: "a recreated topic began with an aborted transaction, and a position in the former topic was committed for it",
     871388534: "a static member unsubscribed, which it tells nobody, and subscribed again; the rule missed its heartbeats",
     871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
     " all simulated brokers knew of that",
@@ -517,6 +518,10 @@ def _tell_all_brokers_of_pushed_metrics(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClientMetrics, "_instance", lambda self, broker_id, instance_id: instance(self, 0, instance_id))
 
 
+def _take_passed_offsets_for_delivered_records(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reader, "heard", lambda self, table: frozenset(self.positions(table)))
+
+
 def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Duties, "left", lambda self, client: None)
 
@@ -597,6 +602,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     871405649: (_expect_records_until_the_member_has_left, "lease"),
     871402251: (_commit_once_more, "liveness"),
     871388408: (_follow_with_all_that_was_written, "G0"),
+    871418193: (_take_passed_offsets_for_delivered_records, "fencing"),
     871388534: (_leave_by_requests_alone, "overdue"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),

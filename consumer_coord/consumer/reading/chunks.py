@@ -38,11 +38,15 @@ class Cursor(NamedTuple):
     #: The first offset of the reading that has a record, or that was passed without one; None before it was reached. While the
     #: message with this offset waits, no record was delivered.
     first: int | None = None
+    #: The offset of the first record of the reading, or one before it; None until there is one.
+    record: int | None = None
 
-    def moved(self, to: int, epoch: int, first: int | None = None) -> Cursor:
-        """Return the cursor at the position ``to``; ``first`` is the offset of the first record on the way, if any."""
-        begins = self.first if self.first is not None else first if first is not None else self.next
-        return self if to == self.next else Cursor(to, epoch, begins)
+    def moved(self, to: int, epoch: int, record: int | None = None) -> Cursor:
+        """Return the cursor at the position ``to``; ``record`` is the offset of the first record on the way, if any."""
+        if to == self.next:
+            return self
+        begins = self.first if self.first is not None else record if record is not None else self.next
+        return Cursor(to, epoch, begins, self.record if self.record is not None else record)
 
     @property
     def position(self) -> OffsetAndMetadata:
@@ -214,7 +218,7 @@ class Decoding:
             first = self.delivered.get(at)
             start, epoch_before = (cursor.next, cursor.epoch) if first is None else (first.start, first.epoch_before)
             self.delivered[at] = Delivered(at, start, epoch_before, position, chunk.epoch)
-            self.cursors[at] = cursor.moved(position, chunk.epoch)
+            self.cursors[at] = cursor.moved(position, chunk.epoch, cursor.next if appended and appended.records else None)
         if appended is not None:
             self.records += appended.records
             self._bytes_left -= appended.bytes

@@ -28,7 +28,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -428,8 +428,8 @@ class Reader:
         cursors: dict[Any, Cursor] = {**self.cursors}
         for partition, message in waiting.items():
             one, at = cursors[partition], before(message)
-            none = at.offset == one.first
-            cursors[partition] = Cursor(at.offset, at.leader_epoch, None if none else one.first)
+            first = None if at.offset == one.first else one.first
+            cursors[partition] = Cursor(at.offset, at.leader_epoch, first, None if at.offset == one.record else one.record)
         # No signal handler runs between these stores.
         self.at_hand.ready, self._aside, self.cursors, self._decoded = deque(), {}, cursors, 0
 
@@ -457,18 +457,29 @@ class Reader:
         A position may lie behind transaction markers and aborted records, too. If a partition was
         lost and assigned again, the reader has its former reading until the next :meth:`apply`; that one does not count.
         """
-        waiting = self._first_waiting()
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition, value in table.items():
-            reading, cursor = self._readings.get(partition), self.cursors.get(partition)
-            if reading is None or cursor is None or cursor.first is None or reading.read.serial != value.serial:
-                continue
-            message = waiting.get(partition)
+        for partition, cursor, message in self._moved(table):
             if message is None:
                 found[partition] = cursor.position
             elif message.offset() != cursor.first:
                 found[partition] = before(message)
         return found
+
+    def heard(self, table: Mapping[TopicPartition, Partition]) -> frozenset[TopicPartition]:
+        """Return the partitions of which a record was delivered in the present reading, as in :meth:`positions`. Any thread."""
+        return frozenset(
+            partition
+            for partition, cursor, message in self._moved(table)
+            if cursor.record is not None and (message is None or message.offset() != cursor.record)
+        )
+
+    def _moved(self, table: Mapping[TopicPartition, Partition]) -> Iterator[tuple[TopicPartition, Cursor, Any]]:
+        """Iterate over partitions whose present reading has moved: the cursor, and the first message that waits, or None."""
+        waiting = self._first_waiting()
+        for partition, value in table.items():
+            reading, cursor = self._readings.get(partition), self.cursors.get(partition)
+            if reading is not None and cursor is not None and cursor.first is not None and reading.read.serial == value.serial:
+                yield partition, cursor, waiting.get(partition)
 
     def reached(self, table: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
         """Return the offset from which each partition's next record comes; omit partitions whose start is unknown.
