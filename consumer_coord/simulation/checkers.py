@@ -812,6 +812,14 @@ class Checkers:
         """Return the offset of the first record that was not processed yet."""
         return self.first_record(partition, self._truths[partition].covered)
 
+    def is_adrift_at(self, partition: TopicPartition, end: int) -> bool:
+        """Return whether the last commit is one of removed records, without an epoch, and the log has grown to its offset.
+
+        So it agrees with the end of the log, although the records that have grown there are not read.
+        """
+        truth = self._truths[partition]
+        return truth.adrift and truth.stored == end
+
     def waits_at_lost_commit(self, holding: Holding, end: int) -> bool:
         """Return whether an owner began at the end of the log, because it does not notice that a truncation removed its commit.
 

@@ -154,12 +154,16 @@ class Stability:
     def _left_to_commit(self, holding: Holding) -> str | None:
         member, partition = holding.owner, holding.partition
         assert isinstance(member, MemberProcess)
+        end = self._end_of(partition)
+        committed = self._checkers.first_record(partition, self._checkers.committed_now(partition))
         late = member.spec.commit == "revoke" or self._checkers.went_back(partition)
-        end, committed = (
-            self._end_of(partition),
-            self._checkers.first_record(partition, self._checkers.committed_now(partition)),
-        )
-        if not late and end and committed != end and not self.emptied(partition, committed):
+        if (
+            not late
+            and not self._checkers.is_adrift_at(partition, end)
+            and end
+            and committed != end
+            and not self.emptied(partition, committed)
+        ):
             return f"{partition} is committed up to {committed} of {end}"
         return None
 

@@ -256,7 +256,8 @@ class TransactionManager:
             request = EndTxnRequest(self.transactional_id, *self.identity, committed)
             self._commit_sent = committed
             answer: EndTxnResponse = await self._ask(TRANSACTION, self.transactional_id, request, deadline)
-            if not answer.error_code:
+            # Before version 5, the response has no identity, and the present one stays.
+            if not answer.error_code and answer.producer_id >= 0:
                 self.identity = answer.producer_id, answer.producer_epoch
             return answer.error_code
 

@@ -60,9 +60,11 @@ from consumer_coord.simulation.play import play
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.processing_member import ProcessingMember
 from consumer_coord.simulation.scenario import Scenario, from_json
+from consumer_coord.simulation.transaction_manager import TransactionManager
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
+from consumer_coord.wire.messages.transactions import EndTxnResponse
 from tests.simulation.test_planted_fetch_bugs import (
     ask_followers_for_epochs,
     begin_without_the_epoch_of_the_commit,
@@ -245,6 +247,8 @@ WHAT_IT_WAS = {
     871388408: "a transaction wrote, and then read a partition whose former reader was suspended before its records were sent;"
     " the rule wanted all it wrote behind them",
     871418193: "a recreated topic began with an aborted transaction, and a position in the former topic was committed for it",
+    871428966: "an application sought an offset that a truncation had removed, and the new log ended just there",
+    871429082: "a producer took the identity that an older EndTxn response does not have for its next one",
     871388534: "a static member unsubscribed, which it tells nobody, and subscribed again; the rule missed its heartbeats",
     871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
     " all simulated brokers knew of that",
@@ -522,6 +526,22 @@ def _take_passed_offsets_for_delivered_records(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Reader, "heard", lambda self, table: frozenset(self.positions(table)))
 
 
+def _know_no_commit_of_removed_records(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkers, "is_adrift_at", lambda self, partition, end: False)
+
+
+def _take_an_absent_identity(patch: pytest.MonkeyPatch) -> None:
+    ask = TransactionManager._ask
+
+    async def with_what_is_there(self: TransactionManager, *given: Any) -> Any:
+        answer = await ask(self, *given)
+        if isinstance(answer, EndTxnResponse) and answer.error_code == 0:
+            self.identity = answer.producer_id, answer.producer_epoch
+        return answer
+
+    patch.setattr(TransactionManager, "_ask", with_what_is_there)
+
+
 def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Duties, "left", lambda self, client: None)
 
@@ -603,6 +623,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     871402251: (_commit_once_more, "liveness"),
     871388408: (_follow_with_all_that_was_written, "G0"),
     871418193: (_take_passed_offsets_for_delivered_records, "fencing"),
+    871428966: (_know_no_commit_of_removed_records, "liveness"),
+    871429082: (_take_an_absent_identity, "liveness"),
     871388534: (_leave_by_requests_alone, "overdue"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
