@@ -6,14 +6,11 @@ A holding is one uninterrupted reading of a partition; ``work.py`` decides which
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from consumer_coord.finished_offsets_text import Ranges, capacity, encode
 from consumer_coord.offsets import OffsetAndMetadata, before
 from consumer_coord.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from consumer_coord.process.work import Record
 
 #: Records that come within this time are counted as one arrival, in seconds.
 _SAME_S: Final = 1.0
@@ -44,8 +41,8 @@ class Holding:
         self.partition: TopicPartition = partition
         #: Whether its records are retries, because it belongs to a retry topic.
         self.again: bool = again
-        #: Its records that are not due yet, and its number in the heap until the first of them is.
-        self.asleep: deque[Record] = deque()
+        #: Its records (``work.Record``) that are not due yet, and its number in the heap until the first of them is.
+        self.asleep: deque[Any] = deque()
         self.due: int = 0
         #: The group's commit, while it is not known which offsets its metadata names.
         self.committed: OffsetAndMetadata | None = None
@@ -56,11 +53,11 @@ class Holding:
         #: For :meth:`age_s`, one entry a second: (offset after the records of that second, when the first of them arrived).
         self.arrivals: deque[tuple[int, float]] = deque()
         #: Offset -> record, in the order of offsets.
-        self.unfinished: dict[int, Record] = {}
+        self.unfinished: dict[int, Any] = {}
         #: Offsets that a former owner has finished, at or after :attr:`position`.
         self.finished: deque[tuple[int, int]] = deque()
         #: Records that were delivered before the finished offsets were known; None once they are known.
-        self.pending: list[Record] | None = None
+        self.pending: list[Any] | None = None
         #: Bytes of the unfinished records.
         self.size: int = 0
         #: Whether the bounds are exceeded, so that the partition must not be read.

@@ -147,6 +147,8 @@ class MemberProcess:
         self._assignors = assignors
         self._holdings: dict[TopicPartition, Holding] = {}
         self._paused: set[TopicPartition] = set()
+        #: Held while a task pauses or resumes, because the order of two such calls decides what is paused.
+        self._pausing = asyncio.Lock()
         #: (partition, offset) -> leader epoch, for the positions after each batch of columns.
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
         #: The consumer's table at the beginning of this turn of the application's loop.
@@ -964,15 +966,20 @@ class MemberProcess:
 
     async def _pause(self, consumer: SimulatedConsumer) -> None:
         """Pause some partitions, or resume all paused partitions."""
-        wanted = {one for one in self._holdings if self.holds(one) and self._random.random() < 0.4}
-        if not wanted:
-            await self._resume(consumer)
-            return
-        with self._reported("pause"):
-            await self._calls.timed(consumer.pause([native(one) for one in sorted(wanted)]), 1.0, "pause")
-            self._paused |= wanted & self._holdings.keys()
+        async with self._pausing:
+            wanted = {one for one in self._holdings if self.holds(one) and self._random.random() < 0.4}
+            if not wanted:
+                await self._resume_all(consumer)
+                return
+            with self._reported("pause"):
+                await self._calls.timed(consumer.pause([native(one) for one in sorted(wanted)]), 1.0, "pause")
+                self._paused |= wanted & self._holdings.keys()
 
     async def _resume(self, consumer: SimulatedConsumer) -> None:
+        async with self._pausing:
+            await self._resume_all(consumer)
+
+    async def _resume_all(self, consumer: SimulatedConsumer) -> None:
         held = sorted(one for one in self._paused if self.holds(one))
         self._paused.clear()
         with self._reported("resume"):

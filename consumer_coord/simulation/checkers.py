@@ -124,6 +124,8 @@ class Checkers:
         #: generation -> the last coordinator that sent JoinGroup responses with this generation, and the member ids in those
         #: responses.
         self._joined_at: dict[int, tuple[str, frozenset[str]]] = {}
+        #: Generation -> the members of which its leader was told.
+        self._told: dict[int, frozenset[str]] = {}
         self.rebalances: int = 0
         self.processed: int = 0
         self.processed_again: int = 0
@@ -267,7 +269,8 @@ class Checkers:
             and max(self.first_record(partition, holding.processed), holding.furthest) < offset <= holding.position
         ):
             raise Violation("skipped", f"{client} committed {offset} of {partition}, but has not processed {holding.processed}")
-        for other in () if holding.forgotten else truth.holdings:
+        spared = not holding.forgotten and self._is_known(holding.owner, self.group.generation)
+        for other in truth.holdings if spared else ():
             if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
@@ -401,8 +404,10 @@ class Checkers:
         """Take one request off the count: one that returned records, or of a producer. An application may cause many."""
         self._requests[client] = self._requests.get(client, 0) - 1
 
-    def on_joined(self, member_id: str, generation: int, coordinator: str) -> None:
-        """Record the generation of a JoinGroup response."""
+    def on_joined(self, member_id: str, generation: int, coordinator: str, told: frozenset[str]) -> None:
+        """Record the generation of a JoinGroup response, and the members in it, which only the leader's has."""
+        if told:
+            self._told[generation] = told
         self.joined.setdefault(generation, set()).add(member_id)
         before, members = self._joined_at.get(generation, (coordinator, frozenset()))
         # A coordinator that fails before the sync has written nothing, so the next coordinator uses the generation again.
@@ -453,7 +458,12 @@ class Checkers:
     def _is_current(self, holding: Holding) -> bool:
         if holding.ended is not None or holding.forgotten or not holding.owner.alive:
             return False
-        return holding.owner.holds(holding.partition) and self._in_group(holding.owner)
+        owner = holding.owner
+        return owner.holds(holding.partition) and self._in_group(owner) and self._is_known(owner, self.group.generation)
+
+    def _is_known(self, owner: Owner, generation: int) -> bool:
+        """Return whether the leader was told of a member. Of one that a wrong answer left out, it spares nothing."""
+        return owner.member_id in self._told.get(generation, (owner.member_id,))
 
     def taken_up(self, owner: Owner, partition: TopicPartition) -> Holding:
         """Check and record that a member becomes the owner of a partition."""
@@ -475,7 +485,8 @@ class Checkers:
             if owner.member_id not in self.group.members:
                 continue
             _, joined = self._joined_at.get(owner.generation, ("", frozenset()))
-            if other.member_id in self.group.members and other.member_id in joined:
+            known = self._is_known(other, owner.generation)
+            if other.member_id in self.group.members and other.member_id in joined and known:
                 raise Violation(
                     "handover",
                     f"{owner.name} became the owner of {partition} in generation {owner.generation}, but {other.name} has"

@@ -15,12 +15,15 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import attrs
 
 from consumer_coord.group.lease import Lease
 from consumer_coord.simulation.checkers import Violation
+from consumer_coord.simulation.consumer import SimulatedConsumer
+from consumer_coord.simulation.member_spec import MemberSpec
+from consumer_coord.simulation.process import Process
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import decode_request, decode_response
 from consumer_coord.wire.messages.group import (
@@ -30,9 +33,6 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 from consumer_coord.wire.messages.offsets import OffsetCommitResponse
-
-if TYPE_CHECKING:
-    from consumer_coord.simulation.application import MemberProcess
 
 _JOIN_GROUP, _HEARTBEAT, _LEAVE_GROUP, _SYNC_GROUP, _CONSUMER_GROUP_HEARTBEAT = 11, 12, 13, 14, 68
 _RESPONSES: Final[Mapping[int, Any]] = {
@@ -54,6 +54,26 @@ _SLACK_S: Final = 2.0
 _UNUSED: Final = 0.002
 
 _Rows = frozenset[tuple[uuid.UUID, int]]
+
+
+class Debtor(Protocol):
+    """What the rules must know of a member (:class:`~consumer_coord.simulation.application.MemberProcess`)."""
+
+    name: str
+    spec: MemberSpec
+    process: Process
+
+    @property
+    def consumer(self) -> SimulatedConsumer | None:
+        """The member's consumer; None before it was created."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the member is leaving its group."""
 
 
 @attrs.define(eq=False)
@@ -175,7 +195,7 @@ class Duties:
         if api_key != _SYNC_GROUP:
             one.session_from = max(one.session_from, one.sent_at[api_key])
 
-    def look(self, members: Iterable[MemberProcess], moment: float, calm_since: float) -> None:
+    def look(self, members: Iterable[Debtor], moment: float, calm_since: float) -> None:
         """Check all members, if the last look was half a second ago; raise :class:`Violation`.
 
         ``calm_since``: the time from which on no fault delays anything.
@@ -190,7 +210,7 @@ class Duties:
                 self._must_deliver(member, one, moment, calm_since)
 
     @staticmethod
-    def _must_be_in_time(member: MemberProcess, one: _Membership, moment: float, calm_since: float) -> None:
+    def _must_be_in_time(member: Debtor, one: _Membership, moment: float, calm_since: float) -> None:
         spec = member.spec
         # A member of the consumer protocol keeps its epoch while a transaction sends offsets (``hold_joins``).
         held_s = spec.rebalance_timeout_ms / 2000 if spec.transactions else 0.0
@@ -203,7 +223,7 @@ class Duties:
             raise Violation("overdue", f"{member.name} has owed {one.owes} for {late_s:.1f} s; {bound_s:.1f} s suffice")
 
     @staticmethod
-    def _must_deliver(member: MemberProcess, one: _Membership, moment: float, calm_since: float) -> None:
+    def _must_deliver(member: Debtor, one: _Membership, moment: float, calm_since: float) -> None:
         consumer = member.consumer
         if consumer is None or moment - max(one.proven_at, calm_since) < _EVERY_S:
             return

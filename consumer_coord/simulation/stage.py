@@ -186,7 +186,7 @@ class Stage:
     def on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         """Check a response that a client receives."""
         api_key = int.from_bytes(request[:2], "big")
-        answer = self.cluster.honest(answer)
+        received, answer = answer, self.cluster.honest(answer)
         if api_key in _OF_PRODUCERS:
             # An application may make as many transactions as brokers answer.
             self.checkers.on_progress(client)
@@ -208,6 +208,8 @@ class Stage:
             if response.error_code == 0:
                 self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
                 try:
-                    self.checkers.on_joined(response.member_id, response.generation_id, server)
+                    members = decode_response(JoinGroupResponse, header.version, received)[1].members
+                    told = frozenset(one.member_id for one in members)
+                    self.checkers.on_joined(response.member_id, response.generation_id, server, told)
                 except Violation as breach:
                     self.fail(breach)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
+from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec, MemberSpec
+from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
 from consumer_coord.errors import ConfigurationError
 
 
@@ -52,3 +56,13 @@ def test_settings_are_told_as_they_were_set() -> None:
     assert told["group.consumer.assignors"] == "range"
     assert told["group.consumer.session.timeout.ms"] == "45000"
     assert told["auto.create.topics.enable"] == "true"
+
+
+def test_uniform_assigns_what_its_broker_knows_of_a_topic_that_has_grown() -> None:
+    orders, audit = uuid.UUID(int=1), uuid.UUID(int=2)
+    members = {
+        "a": MemberSpec({orders: "orders"}, {orders: frozenset({0, 1, 5})}),
+        "b": MemberSpec({orders: "orders", audit: "audit"}, {audit: frozenset({0})}),
+    }
+    plan = UniformAssignor().assign(GroupSpec(members=members, homogeneous=False, partitions={orders: 2, audit: 1}))
+    assert plan == {"a": {orders: frozenset({0, 1})}, "b": {audit: frozenset({0})}}

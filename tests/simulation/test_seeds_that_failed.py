@@ -249,6 +249,8 @@ WHAT_IT_WAS = {
     871418193: "a recreated topic began with an aborted transaction, and a position in the former topic was committed for it",
     871428966: "an application sought an offset that a truncation had removed, and the new log ended just there",
     871429082: "a producer took the identity that an older EndTxn response does not have for its next one",
+    871432871: "a JoinGroup answer left a member out, and the leader gave its partitions to another",
+    871433894: "two tasks of an application paused and resumed at once, and the application mistook what it had paused",
     871388534: "a static member unsubscribed, which it tells nobody, and subscribed again; the rule missed its heartbeats",
     871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
     " all simulated brokers knew of that",
@@ -542,6 +544,14 @@ def _take_an_absent_identity(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionManager, "_ask", with_what_is_there)
 
 
+def _expect_leaders_to_know_all_members(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkers, "_is_known", lambda self, owner, generation: True)
+
+
+def _pause_and_resume_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemberProcess, "_resume", MemberProcess._resume_all)
+
+
 def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Duties, "left", lambda self, client: None)
 
@@ -625,6 +635,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     871418193: (_take_passed_offsets_for_delivered_records, "fencing"),
     871428966: (_know_no_commit_of_removed_records, "liveness"),
     871429082: (_take_an_absent_identity, "liveness"),
+    871432871: (_expect_leaders_to_know_all_members, "handover"),
+    871433894: (_pause_and_resume_at_once, "callbacks"),
     871388534: (_leave_by_requests_alone, "overdue"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),

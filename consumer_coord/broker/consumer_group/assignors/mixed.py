@@ -40,8 +40,10 @@ class _Draft:
         for place, member in enumerate(spec.members.values()):
             for topic_id, numbers in member.target.items():
                 if topic_id in member.topics:
-                    self.sizes[place] += len(numbers)
-                    for number in numbers:
+                    # This broker may not know all partitions of a topic that has grown. It assigns what it knows.
+                    known = [number for number in numbers if number < len(self._owners[topic_id])]
+                    self.sizes[place] += len(known)
+                    for number in known:
                         self._owners[topic_id][number] = place
 
     def plan(self) -> Mapping[str, Partitions]:
