@@ -355,14 +355,16 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group still uses the last assignment that preceded the change of its protocol.
+        """Whether members that are not in the group may have partitions, and nothing causes another assignment.
 
-        A static member that returns with the other protocol causes the change. As in Kafka, no new assignment is computed. The
-        assignment may belong to members that left, and a classic member is not notified of the assignment.
+        Either a wrong answer told the leader of such members. Or the group still uses the last assignment that preceded the
+        change of its protocol, which a static member caused that returned with the other one. As in Kafka, no new assignment is
+        computed. The assignment may belong to members that left, and a classic member is not notified of the assignment.
         """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.epoch == self._converted_epoch
-        return self.group.generation == self._unplanned_generation
+        foreign = self._told.get(self.group.generation, frozenset()) - self.group.members.keys()
+        return bool(foreign) or self.group.generation == self._unplanned_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
         """Record a new member. If its classic group is converted at this moment, find the partitions that the member loses."""

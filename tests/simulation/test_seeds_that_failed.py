@@ -251,6 +251,7 @@ WHAT_IT_WAS = {
     871429082: "a producer took the identity that an older EndTxn response does not have for its next one",
     871432871: "a JoinGroup answer left a member out, and the leader gave its partitions to another",
     871433894: "two tasks of an application paused and resumed at once, and the application mistook what it had paused",
+    871438118: "a JoinGroup answer named a member of another group, to which the leader gave partitions",
     871388534: "a static member unsubscribed, which it tells nobody, and subscribed again; the rule missed its heartbeats",
     871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
     " all simulated brokers knew of that",
@@ -552,6 +553,10 @@ def _pause_and_resume_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemberProcess, "_resume", MemberProcess._resume_all)
 
 
+def _expect_no_foreign_members(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkers, "unplanned", False)
+
+
 def _leave_by_requests_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Duties, "left", lambda self, client: None)
 
@@ -637,6 +642,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     871429082: (_take_an_absent_identity, "liveness"),
     871432871: (_expect_leaders_to_know_all_members, "handover"),
     871433894: (_pause_and_resume_at_once, "callbacks"),
+    871438118: (_expect_no_foreign_members, "liveness"),
     871388534: (_leave_by_requests_alone, "overdue"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
