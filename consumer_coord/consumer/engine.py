@@ -496,7 +496,7 @@ class Engine:
     def _known(self) -> Partitions:
         """Return the partitions of recreated topics of which the application has heard (:attr:`Facts.known`)."""
         renamed = {partition: one for partition, one in self.table.items() if one.former_topic_id is not None}
-        return self.reader.heard(renamed) | in_phase(renamed, Phase.UNLOCATED)
+        return self.reader.heard(renamed) | in_phase(renamed, Phase.UNLOCATED) if renamed else frozenset()
 
     def _group(self, leaving: bool) -> Group:
         assignment, moment = self.core.assignment, self.engine_loop.now()
