@@ -124,7 +124,7 @@ class Checkers:
         #: generation -> the last coordinator that sent JoinGroup responses with this generation, and the member ids in those
         #: responses.
         self._joined_at: dict[int, tuple[str, frozenset[str]]] = {}
-        #: Generation -> the members of which its leader was told.
+        #: Generation -> the members of which its leader was told by a wrong answer.
         self._told: dict[int, frozenset[str]] = {}
         self.rebalances: int = 0
         self.processed: int = 0
@@ -407,7 +407,7 @@ class Checkers:
         self._requests[client] = self._requests.get(client, 0) - 1
 
     def on_joined(self, member_id: str, generation: int, coordinator: str, told: frozenset[str]) -> None:
-        """Record the generation of a JoinGroup response, and the members in it, which only the leader's has."""
+        """Record the generation of a JoinGroup response, and the members in it if these are not the group's."""
         if told:
             self._told[generation] = told
         self.joined.setdefault(generation, set()).add(member_id)

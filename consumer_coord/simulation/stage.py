@@ -209,7 +209,7 @@ class Stage:
                 self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
                 try:
                     members = decode_response(JoinGroupResponse, header.version, received)[1].members
-                    told = frozenset(one.member_id for one in members)
+                    told = frozenset(() if members == response.members else (one.member_id for one in members))
                     self.checkers.on_joined(response.member_id, response.generation_id, server, told)
                 except Violation as breach:
                     self.fail(breach)
