@@ -496,7 +496,7 @@ class Engine:
     def _known(self) -> Partitions:
         """Return the partitions of recreated topics of which the application has heard (:attr:`Facts.known`)."""
         renamed = {partition: one for partition, one in self.table.items() if one.former_topic_id is not None}
-        return self.reader.heard(renamed) | in_phase(renamed, Phase.UNLOCATED) if renamed else frozenset()
+        return self.reader.heard(renamed) | in_phase(renamed, Phase.UNLOCATED)
 
     def _group(self, leaving: bool) -> Group:
         assignment, moment = self.core.assignment, self.engine_loop.now()
@@ -711,10 +711,8 @@ class Engine:
         """Return positions with the present ownership numbers and topic ids, for a commit; callable from any thread."""
         table = self.table
         renamed = {one: table[one] for one in wanted if one in table and table[one].former_topic_id is not None}
-        if not renamed:
-            return offsets_to_commit.entries(table, wanted, frozenset())
-        # The consumer itself moves on over markers and aborted records. Any other position, before a record was
-        # delivered, is one in the former topic.
+        # The consumer itself moves on over markers and aborted records. Any other position is one in the former topic, until a
+        # record is delivered.
         own = {one for one, offset in self.reader.reached(renamed).items() if offset == wanted[one].offset}
         return offsets_to_commit.entries(table, wanted, self.reader.heard(renamed) | own)
 

@@ -157,13 +157,8 @@ class Stability:
         end = self._end_of(partition)
         committed = self._checkers.first_record(partition, self._checkers.committed_now(partition))
         late = member.spec.commit == "revoke" or self._checkers.went_back(partition)
-        if (
-            not late
-            and not self._checkers.is_adrift_at(partition, end)
-            and end
-            and committed != end
-            and not self.emptied(partition, committed)
-        ):
+        excused = late or self._checkers.is_adrift_at(partition, end)
+        if not excused and end and committed != end and not self.emptied(partition, committed):
             return f"{partition} is committed up to {committed} of {end}"
         return None
 

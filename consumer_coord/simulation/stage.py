@@ -208,7 +208,9 @@ class Stage:
             if response.error_code == 0:
                 self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
                 try:
-                    members = decode_response(JoinGroupResponse, header.version, received)[1].members
+                    members = response.members
+                    if received is not answer:
+                        members = decode_response(JoinGroupResponse, header.version, received)[1].members
                     told = frozenset(() if members == response.members else (one.member_id for one in members))
                     self.checkers.on_joined(response.member_id, response.generation_id, server, told)
                 except Violation as breach:

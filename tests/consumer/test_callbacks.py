@@ -477,8 +477,8 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
             self.applied = plan
             assigned.update({one: read.start for one, read in plan.reads.items() if read.on and read.start is not None})
 
-        def positions(self, table: object) -> dict[TopicPartition, OffsetAndMetadata]:
-            return {}
+        def heard(self, table: object) -> frozenset[TopicPartition]:
+            return frozenset()
 
     async def nothing() -> None:
         """Yield no events, as without a callback in progress."""

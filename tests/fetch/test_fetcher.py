@@ -1061,13 +1061,19 @@ def test_refused_credentials_are_raised_by_take_until_they_are_right(monkeypatch
     play(test)
 
 
+async def refused_fetcher(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Fetcher, RefusedFetches]:
+    """Return a fetcher whose broker has refused its first Fetch, and what counts the refusals."""
+    client = world.client()
+    fetcher = Fetcher(client)
+    refusal = RefusedFetches.by(client, monkeypatch)
+    fetcher.assign(from_start(T0))
+    assert await fetcher.wait(Deadline.after(10_000))
+    return fetcher, refusal
+
+
 def test_an_error_that_was_not_raised_yet_is_forgotten_when_the_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World) -> None:
-        client = world.client()
-        fetcher = Fetcher(client)
-        refusal = RefusedFetches.by(client, monkeypatch)
-        fetcher.assign(from_start(T0))
-        assert await fetcher.wait(Deadline.after(10_000))
+        fetcher, refusal = await refused_fetcher(world, monkeypatch)
         await asyncio.sleep(10)
         assert 5 < refusal.refused < 50, "asked again, with back-off"
         refusal.right = True
@@ -1081,11 +1087,7 @@ def test_an_error_that_was_not_raised_yet_is_forgotten_when_the_broker_answers(m
 
 def test_the_error_of_a_broker_is_forgotten_with_its_last_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World) -> None:
-        client = world.client()
-        fetcher = Fetcher(client)
-        refusal = RefusedFetches.by(client, monkeypatch)
-        fetcher.assign(from_start(T0))
-        assert await fetcher.wait(Deadline.after(10_000))
+        fetcher, refusal = await refused_fetcher(world, monkeypatch)
         assert isinstance(fetcher.failure(), AuthenticationError)
         fetcher.unassign([T0])
         assert (fetcher.failure(), fetcher.take(1)) == (None, [])

@@ -475,7 +475,7 @@ class Reader:
 
     def _moved(self, table: Mapping[TopicPartition, Partition]) -> Iterator[tuple[TopicPartition, Cursor, Any]]:
         """Iterate over partitions whose present reading has moved: the cursor, and the first message that waits, or None."""
-        waiting = self._first_waiting()
+        waiting = self._first_waiting() if table else {}
         for partition, value in table.items():
             reading, cursor = self._readings.get(partition), self.cursors.get(partition)
             if reading is not None and cursor is not None and cursor.first is not None and reading.read.serial == value.serial:
