@@ -441,7 +441,8 @@ class MemberProcess:
                 self.closing = True
                 await self._close(consumer)
                 return []
-            if error.args[0] == "unsubscribe":
+            # A task that received the records and returned has finished them, so that unsubscribing would commit them.
+            if error.args[0] == "unsubscribe" and self._finishes:
                 await self._unsubscribe(consumer)
                 return []
             for partition, holding in sorted(self._holdings.items()):
@@ -779,7 +780,7 @@ class MemberProcess:
         }
         with self._reported("commit"):
             answered = await self._calls.timed(consumer.commit_now(COMMIT_TIMEOUT_S), COMMIT_TIMEOUT_S, "commit")
-            for row in answered:
+            for row in _accepted(answered):
                 partition = partition_of(row)
                 offset = given.get(partition)
                 if offset is None or row.offset <= offset:
@@ -1191,3 +1192,8 @@ class MemberProcess:
 
 #: The error code of librdkafka's _NO_OFFSET.
 _NOTHING_TO_COMMIT = -168
+
+
+def _accepted(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a commit that has an answer without an error."""
+    return [row for row in rows if row.error is None]

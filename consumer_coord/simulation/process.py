@@ -89,12 +89,11 @@ class Process(SharesClock):
         """
         timers = self.loop.timers
         own = [entry for entry in timers if entry[2]._loop is self and not isinstance(entry[2], _Arrival)]
-        due = [(self._moment_of(when), number, timer) for when, number, timer in own]
         self._changed_at, self._changed_to, self._rate = self.loop.moment, self._own_time() + jump_s, rate
         if not self.frozen:
             self.frozen_s += jump_s
         timers[:] = [entry for entry in timers if entry[2]._loop is not self or isinstance(entry[2], _Arrival)]
-        timers += [(max(self.loop.moment, self._of_loop(when)), number, timer) for when, number, timer in due]
+        timers += [(max(self.loop.moment, self._of_loop(timer._when)), number, timer) for _, number, timer in own]
         heapq.heapify(timers)
         # Attributes instead of methods, so that processes with steady clocks pay nothing.
         self.time = self._own_time
@@ -107,11 +106,14 @@ class Process(SharesClock):
     def _of_loop(self, moment: float) -> float:
         """Return the first moment of the loop's clock at which this process's clock shows at least ``moment``.
 
-        If a timer fired before its time, its program would set another timer, for a time that rounds to nothing.
+        If a timer fired before its time, its program would set another timer, for a time that rounds to nothing. If it fired
+        after other moments that the clock shows alike, its program would wait for it without time passing.
         """
         found = self._changed_at + (moment - self._changed_to) / self._rate
         while self._moment_of(found) < moment:
             found = math.nextafter(found, math.inf)
+        while self._moment_of(earlier := math.nextafter(found, -math.inf)) >= moment:
+            found = earlier
         return found
 
     def _own_time(self) -> float:

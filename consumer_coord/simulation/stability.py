@@ -60,7 +60,9 @@ class Stability:
     def _known(self, group: GroupMetadata | ConsumerGroup, member_id: str) -> tuple[int, frozenset[TopicPartition]]:
         """Return the generation (or member epoch) and the partitions of a member, as the coordinator stores them."""
         if isinstance(group, GroupMetadata):
-            return group.generation_id, flatten(decode_assignment(group.members[member_id].assignment).partitions)
+            assignment = group.members[member_id].assignment
+            # The leader gave nothing to a member that an edited response had left out.
+            return group.generation_id, flatten(decode_assignment(assignment).partitions) if assignment else frozenset()
         member, topics = group.members[member_id], self._cluster.kafka.topics.by_id
         assigned = {topics[topic_id].name: numbers for topic_id, numbers in member.assigned.items() if topic_id in topics}
         return member.member_epoch, flatten(assigned)

@@ -7,7 +7,9 @@ bugs has an effect.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping
+from random import Random
 from typing import Final
 
 import pytest
@@ -86,6 +88,29 @@ async def test_a_process_has_a_clock_of_its_own() -> None:
     assert [(round(at, 3), round(own, 3)) for at, own in woken] == [(1.0, 1.05), (2.0, 22.0), (10.421, 30.0)]
     assert not fast.is_steady
     assert fast.frozen_s == 20.0
+
+
+@simulated
+async def test_a_timer_fires_at_the_first_moment_at_which_the_clock_shows_its_time() -> None:
+    """Of several moments that a clock shows alike, the timer fires at the first, also if the clock jumps after it was set."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, OnVirtualClock)
+    random, fired = Random(7), dict[tuple[int, float], float]()
+    clocks = list[tuple[float, float, float]]()
+    for number in range(300):
+        process = Process.on(loop.loop, f"process-{number}")
+        process.set_clock(random.uniform(0.95, 1.05), random.uniform(0.0, 3.0))
+        for when in (process.time() + random.uniform(1.0, 40.0) for _ in range(3)):
+            process.call_at(when, lambda key: fired.update({key: loop.loop.moment}), (number, when))
+        await asyncio.sleep(random.uniform(0.0, 0.1))
+        process.set_clock(rate := random.choice((1.0, 0.95)), 0.5)
+        clocks.append((loop.loop.moment, process.time(), rate))
+    await asyncio.sleep(60)
+    assert len(fired) == 900
+    for (number, when), moment in fired.items():
+        changed_at, changed_to, rate = clocks[number]
+        shown, before = (changed_to + (one - changed_at) * rate for one in (moment, math.nextafter(moment, 0.0)))
+        assert before < when <= shown
 
 
 @simulated

@@ -48,6 +48,7 @@ from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import ClusterView, MetadataWatch
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
+from consumer_coord.simulation import application, edits
 from consumer_coord.simulation import play as course
 from consumer_coord.simulation import stage
 from consumer_coord.simulation.application import MemberProcess
@@ -256,6 +257,10 @@ WHAT_IT_WAS = {
     871388606: "a push of metrics waited at a suspended broker, while its member closed and pushed the last ones to another;"
     " all simulated brokers knew of that",
     176432609: "a heartbeat's response omitted the assignment, and the member never learned that it still had it",
+    588938682: "the broker refused the commit of a recreated topic's offsets; the checkers took them for committed",
+    506159972: "a Fetch response named no aborted transaction, which no client can notice; no edit removes them any more",
+    506159936: "another task received records, an exception left them unprocessed, and the application unsubscribed",
+    1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
 }
 
 
@@ -593,6 +598,18 @@ def _expect_records_until_the_member_has_left(patch: pytest.MonkeyPatch) -> None
     patch.setattr(MemberProcess, "leaves", property(lambda self: self.closing))
 
 
+def _believe_refused_commits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(application, "_accepted", list)
+
+
+def _omit_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(edits, "_TRUSTED", frozenset())
+
+
+def _unsubscribe_with_records_of_another_task(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemberProcess, "_finishes", True)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -646,6 +663,9 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     871388534: (_leave_by_requests_alone, "overdue"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
+    588938682: (_believe_refused_commits, "skipped"),
+    506159972: (_omit_aborted_transactions, "G1a"),
+    506159936: (_unsubscribe_with_records_of_another_task, "skipped"),
 }
 
 
