@@ -23,8 +23,8 @@ _NAMES: Final = frozenset(
 )
 #: Fields that an edit leaves alone: they are not data, or -1 is a valid value (no commit).
 _NO_DATA: Final = frozenset({"error_code", "partition_error_code", "throttle_time_ms", "api_key", "committed_offset"})
-#: Lists that lose no rows, because nothing else in the response says what belongs in them. A client cannot know that a record was
-#: aborted if the broker does not say so.
+#: Lists that lose no rows, because nothing else in the response says what belongs in them: a client cannot know that a record
+#: was aborted if the broker does not say so.
 _TRUSTED: Final = frozenset({"aborted_transactions"})
 #: Added to the numbers of foreign rows, so that they are numbers that no topic has.
 _FOREIGN: Final = 1_000

@@ -48,9 +48,8 @@ from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import ClusterView, MetadataWatch
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
-from consumer_coord.simulation import application, edits
+from consumer_coord.simulation import application, edits, stage
 from consumer_coord.simulation import play as course
-from consumer_coord.simulation import stage
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.calls import Calls
 from consumer_coord.simulation.checkers import Checkers
