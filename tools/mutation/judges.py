@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from tools.mutation.drawing import PROBE
@@ -14,8 +14,18 @@ from tools.mutation.executed import ExecutedLines
 HISTORIES_S, MORE_HISTORIES_S = 20.0, 60.0
 #: Maximum time of the unit tests for a mutant, in seconds, measured without a bug.
 TESTS_S = 120.0
-#: The seeds of the histories. Half of the seeds use the classic protocol, and the others draw a protocol.
+#: The seeds of the histories, and how they are drawn, in turn: with the faults of every flag of ``simulate``.
 SEEDS = range(1, 201)
+_DRAWN: Sequence[Mapping[str, Any]] = (
+    {},
+    {"protocol": "any"},
+    {"protocol": "any", "calls": "several"},
+    {"protocol": "any", "reads": "any"},
+    {"protocol": "any", "answers": "edited"},
+    {"protocol": "any", "reads": "process", "links": "partitioned"},
+    {"reads": "any", "calls": "several"},
+    {"protocol": "any", "clocks": "drifting"},
+)
 #: Number of histories after which the check ends if none of them has executed the mutant.
 _UNTIL_EXECUTED = 12
 TESTS = ("tests/net", "tests/runtime", "tests/group", "tests/consumer")
@@ -24,10 +34,10 @@ _QUICK = "not kafka and not spark and not slow"
 
 def play_one(seed: int) -> str | None:
     """Return the rule that the history of a seed breaks, or None."""
-    from consumer_coord.simulation.drawing import draw_scenario, with_protocol
+    from consumer_coord.simulation.command import Drawing
     from consumer_coord.simulation.play import play
 
-    outcome = play(with_protocol(draw_scenario(seed), "any" if seed % 2 else "classic"))
+    outcome = play(Drawing(**_DRAWN[seed % len(_DRAWN)]).scenario(seed))
     return None if outcome.violation is None else str(outcome.violation)
 
 
