@@ -162,6 +162,8 @@ class Partition:
     logical: int | None = None
     #: Why the last offset is not in the log, if ``auto.offset.reset`` must therefore determine a new start.
     out_of_range: str | None = None
+    #: How many starts in a row were found in the log and were then out of range.
+    resets_in_vain: int = 0
     #: The look-ups of the start that have failed; None after a success, and for a new reading. In phase ``UNLOCATED``, its
     #: error is due to the application.
     retry: Retry | None = None

@@ -178,7 +178,7 @@ def look(table: Table, group: Group | None, facts: Facts, steps: Steps) -> tuple
     table, recreated = look_at_topics(table, facts.topics, facts.known, facts.serial)
     if recreated:
         return table, Recreated(recreated)
-    table, texts = end_readings(table, facts.ended, facts.rules, facts.known, facts.serial)
+    table, texts = end_readings(table, facts.ended, facts.rules, facts.known, facts.serial, facts.moment)
     if texts:
         return table, Warn(texts)
     if group is not None:

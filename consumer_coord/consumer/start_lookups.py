@@ -70,11 +70,17 @@ LookUpResults: TypeAlias = Mapping[LookUp, Starts | CoordinatorError | None]
 
 
 def end_readings(
-    table: Table, ended: Mapping[TopicPartition, tuple[OutOfRange, int]], rules: Rules, known: Partitions, serial: int
+    table: Table,
+    ended: Mapping[TopicPartition, tuple[OutOfRange, int]],
+    rules: Rules,
+    known: Partitions,
+    serial: int,
+    moment: float,
 ) -> tuple[Table, list[str]]:
     """Find new starts for partitions whose offset is out of range; also return what to log.
 
-    ``ended``: the reason, and the serial number of the reading, of partitions whose last record was delivered.
+    ``ended``: the reason, and the serial number of the reading, of partitions whose last record was delivered. If the offset is
+    the start that a look-up has just found in the log, the next look-up waits for the back-off, as after a failure.
     """
     texts = []
     for partition, (end, of) in ended.items():
@@ -87,7 +93,12 @@ def end_readings(
             continue
         if rules.reset != NONE:
             texts.append(f"{partition} continues where auto.offset.reset={rules.reset} selects: {end.why}")
+        again = one.origin in (Origin.RESET, Origin.FIRST) and one.start is not None and end.offset <= one.start.offset
+        in_vain = one.resets_in_vain + 1 if again else 0
         changes: dict[str, Any] = {"start": None, "origin": None, "logical": None, "out_of_range": end.why}
+        changes["resets_in_vain"] = in_vain
+        if in_vain:
+            changes["retry"] = Retry(in_vain, moment, moment + rules.backoff_ms(in_vain - 1) / 1000, RetriableError(end.why))
         table = applied(table, PartitionEvent.OUT_OF_RANGE, [partition], **changes)
     return table, texts
 

@@ -330,7 +330,7 @@ class Member:
     def fall_behind(self) -> None:
         """Let retention delete what is read."""
         reading = {one: value for one, value in self.table.items() if value.phase is Phase.READING}
-        self.ended = {one: (OutOfRange("deleted"), value.serial) for one, value in reading.items()}
+        self.ended = {one: (OutOfRange("deleted", 0), value.serial) for one, value in reading.items()}
 
     def seek(self) -> None:
         """Seek in every partition that the application may seek in."""

@@ -53,7 +53,7 @@ def retry(failures: int, at: float = 0.0, error: CoordinatorError = LATE, since:
 
 def test_after_a_truncation_reading_continues_where_the_log_still_agrees() -> None:
     table: Table = {A: partition(Phase.READING, start=START), B: partition(Phase.READING, serial=9)}
-    table, texts = end_readings(table, {A: (OutOfRange("truncated", OTHER), 4)}, RULES, NOTHING, 5)
+    table, texts = end_readings(table, {A: (OutOfRange("truncated", 9, OTHER), 4)}, RULES, NOTHING, 5, 0.0)
     assert (table[A].phase, table[A].start, table[A].serial) == (Phase.READING, OTHER, 10)
     assert texts == ["orders-0 continues at offset 3: truncated"]
 
@@ -68,7 +68,9 @@ def test_after_a_truncation_reading_continues_where_the_log_still_agrees() -> No
 )
 def test_an_offset_out_of_range_is_replaced_by_the_policy(reset: str, resume_at: Any, texts: list[str]) -> None:
     table: Table = {A: partition(Phase.READING, start=START, origin=Origin.CHOSEN)}
-    table, said = end_readings(table, {A: (OutOfRange("gone", resume_at), 4)}, attrs.evolve(RULES, reset=reset), NOTHING, 4)
+    table, said = end_readings(
+        table, {A: (OutOfRange("gone", 7, resume_at), 4)}, attrs.evolve(RULES, reset=reset), NOTHING, 4, 0.0
+    )
     assert (table[A].phase, table[A].start, table[A].origin, table[A].out_of_range) == (Phase.LOCATING, None, None, "gone")
     assert said == texts
     _, look_up = next_look_up(table, RULES, 0.0, 0.0)
@@ -78,8 +80,26 @@ def test_an_offset_out_of_range_is_replaced_by_the_policy(reset: str, resume_at:
 
 @pytest.mark.parametrize("one", [partition(Phase.READING, serial=5), partition(Phase.STOPPING), partition(Phase.LOCATING)])
 def test_the_end_of_an_earlier_reading_changes_nothing(one: Partition) -> None:
-    ended = {A: (OutOfRange("gone", OTHER), 4), B: (OutOfRange("gone"), 1)}
-    assert end_readings({A: one}, ended, RULES, NOTHING, 5) == ({A: one}, [])
+    ended = {A: (OutOfRange("gone", 7, OTHER), 4), B: (OutOfRange("gone", 7), 1)}
+    assert end_readings({A: one}, ended, RULES, NOTHING, 5, 0.0) == ({A: one}, [])
+
+
+@pytest.mark.parametrize("origin", [Origin.RESET, Origin.FIRST])
+def test_after_resets_in_vain_the_next_look_up_waits_for_the_back_off(origin: Origin) -> None:
+    table: Table = {A: partition(Phase.READING, start=START, origin=Origin.COMMIT)}
+    waits = list[float]()
+    for serial in range(4, 7):
+        table, _ = end_readings(table, {A: (OutOfRange("gone", 7), serial)}, RULES, NOTHING, serial, 10.0)
+        waits.append(0.0 if (failed := table[A].retry) is None else failed.at - 10.0)
+        found = Results({A: Start(origin, START)})
+        table, look_up = next_look_up(table, RULES, 20.0, 0.0)
+        assert isinstance(look_up, LookUp)
+        table, _ = take_results(table, {look_up: found}, RULES, NOTHING, serial, 20.0)
+        assert table[A].phase is Phase.READING
+    assert waits == [0.0, pytest.approx(0.1), pytest.approx(0.2)]
+    # A record was read since the reset.
+    table, _ = end_readings(table, {A: (OutOfRange("gone", 8), 7)}, RULES, NOTHING, 7, 10.0)
+    assert (table[A].phase, table[A].retry, table[A].resets_in_vain) == (Phase.LOCATING, None, 0)
 
 
 # -- the next look-up ---------------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.client_metrics import ClientMetrics
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
-from consumer_coord.consumer import engine
+from consumer_coord.consumer import engine, reducer, start_lookups
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.engine_loop import EngineLoop
+from consumer_coord.consumer.partitions import Table
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.fetch import FetchedRecords, Fetcher
@@ -259,6 +260,7 @@ WHAT_IT_WAS = {
     588938682: "the broker refused the commit of a recreated topic's offsets; the checkers took them for committed",
     506159972: "a Fetch response named no aborted transaction, which no client can notice; no edit removes them any more",
     506159936: "another task received records, an exception left them unprocessed, and the application unsubscribed",
+    312266318: "a broker refused the offset that it had named as the first, and both were asked again without a back-off",
     1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
 }
 
@@ -609,6 +611,16 @@ def _unsubscribe_with_records_of_another_task(patch: pytest.MonkeyPatch) -> None
     patch.setattr(MemberProcess, "_finishes", True)
 
 
+def _look_up_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    end = start_lookups.end_readings
+
+    def without_back_off(table: Table, *facts: Any) -> tuple[Table, list[str]]:
+        after, texts = end(table, *facts)
+        return {one: attrs.evolve(value, retry=None) if value.resets_in_vain else value for one, value in after.items()}, texts
+
+    patch.setattr(reducer, "end_readings", without_back_off)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -664,6 +676,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
     588938682: (_believe_refused_commits, "skipped"),
     506159972: (_omit_aborted_transactions, "G1a"),
+    312266318: (_look_up_again_at_once, "storms"),
     506159936: (_unsubscribe_with_records_of_another_task, "skipped"),
 }
 

@@ -59,6 +59,8 @@ class OutOfRange:
     """Why a reading ended: its offset is not in the log."""
 
     why: str
+    #: The offset.
+    offset: int
     #: The position at which reading may continue after a truncation, if the fetcher reports this position.
     resume_at: OffsetAndMetadata | None = None
 

@@ -665,7 +665,7 @@ def _out_of_range(stopped: Stopped) -> OutOfRange:
     # A position inside a response has the epoch of the response's last batch. This epoch may end after the position, so
     # continue at the smaller of the two offsets.
     resume_at = OffsetAndMetadata(min(stopped.end_offset, stopped.offset), stopped.end_epoch) if known else None
-    return OutOfRange(str(stopped.error), resume_at)
+    return OutOfRange(str(stopped.error), stopped.offset, resume_at)
 
 
 def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher | MessageSource, pid: int) -> None:
