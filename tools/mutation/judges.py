@@ -30,6 +30,8 @@ _DRAWN: Sequence[Mapping[str, Any]] = (
 _UNTIL_EXECUTED = 12
 TESTS = ("tests/net", "tests/runtime", "tests/group", "tests/consumer")
 _QUICK = "not kafka and not spark and not slow"
+#: The parent process has imported modules ahead (``warm.py``), whose assertions pytest can then not rewrite.
+_PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def play_one(seed: int) -> str | None:
@@ -98,7 +100,7 @@ def executed_by_tests(test_file: str, files: Set[str]) -> list[dict[str, Any]]:
     import pytest
 
     plugin = _Watching(ExecutedLines(files))
-    pytest.main(["-q", "-p", "no:cacheprovider", "-m", _QUICK, test_file], plugins=[plugin])
+    pytest.main([*_PYTEST, "-m", _QUICK, test_file], plugins=[plugin])
     return plugin.found
 
 
@@ -123,5 +125,5 @@ def unit_tests(names: Sequence[str]) -> str | None:
 
     watch_mutant()
     plugin = _FirstFailure()
-    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--timeout", "90", *names], plugins=[plugin])
+    code = pytest.main([*_PYTEST, "-x", "--timeout", "90", *names], plugins=[plugin])
     return None if code == 0 else plugin.name or f"pytest ended with {code}"
