@@ -84,7 +84,7 @@ def _do_not_know_of_the_callback(patch: Patch) -> None:
 
 
 _BY_HAND: Final = attrs.evolve(
-    history(*(Fault(2_000 + 900 * number, "by-hand", 0, number, 4_000) for number in range(4))), calm_calls=True
+    history(*(Fault(1_000 + 900 * number, "by-hand", 0, number, 25_000) for number in range(6))), calm_calls=True
 )
 _ABSENT: Final = [Fault(3_000 + 1_000 * number, "commit-absent", 0, number) for number in range(6)]
 _STOPS: Final = [Fault(4_000 + 3_000 * number, ("restart", "enforce")[number % 2], number, 0, 1_000) for number in range(6)]
