@@ -52,6 +52,7 @@ from consumer_coord.simulation.member_spec import (
     MemberSpec,
     settings_of,
 )
+from consumer_coord.simulation.odd_commits import ANSWERED_S, NO_CODE, is_absent, must_be_answered, with_absent
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -91,6 +92,9 @@ CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "r
 
 #: What another task does while the application reads and processes.
 BESIDE = ("seek", "pause", "unsubscribe", "ask")
+
+#: What another task does when no fault delays anything.
+CALM = ("unsubscribe", "unsubscribe", "commit_absent", "commit_absent_later", "pause", "ask")
 
 
 @attrs.frozen
@@ -137,6 +141,8 @@ class MemberProcess:
         self._closes_beside = False
         #: True while a task other than the reading task unsubscribes.
         self._unsubscribes_beside = False
+        #: True while a call of unsubscribe runs.
+        self._unsubscribes = False
         #: True if the task that received the last records has ended, so another task processes the records.
         self._received_elsewhere = False
         self._left = False
@@ -167,6 +173,8 @@ class MemberProcess:
         self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
         self._calls = Calls(self.name, self.process, stage.fail)
         self._consumer: SimulatedConsumer | None = None
+        #: The partitions of the callback that runs.
+        self._in_callback: frozenset[TopicPartition] = frozenset()
 
     # -- for checkers -----------------------------------------------------------------------------------------------
 
@@ -233,7 +241,7 @@ class MemberProcess:
         self.closing = True
 
     def close_now(self) -> None:
-        """Close the consumer at once in another task, whatever the application does at this moment."""
+        """Close the consumer at once in another task."""
 
         def begin() -> None:
             if not self.closing and self._consumer is not None:
@@ -248,6 +256,19 @@ class MemberProcess:
 
         if self.alive and self.coordinator is not None and not self.closing:
             self.process.call_soon(begin)
+
+    def runs_callback(self, partition: TopicPartition) -> bool:
+        """Return whether a callback for a partition runs."""
+        return partition in self._in_callback
+
+    @contextlib.contextmanager
+    def _called_back(self, partitions: Sequence[TopicPartition]) -> Iterator[None]:
+        self._in_callback = frozenset(partitions)
+        try:
+            with self._calls.called_back():
+                yield
+        finally:
+            self._in_callback = frozenset()
 
     @property
     def leaves(self) -> bool:
@@ -276,7 +297,7 @@ class MemberProcess:
         self._ask(lambda: self._subscribe(topics))
 
     def commit_now(self) -> None:
-        """Commit the positions at once in another task, whatever the application does at this moment."""
+        """Commit the positions at once in another task."""
         self._ask(lambda: self._commit(self._positions()))
 
     def enforce_rebalance(self) -> None:
@@ -290,7 +311,7 @@ class MemberProcess:
         self._ask(enforce)
 
     def call_beside(self, what: str) -> None:
-        """Make one of the calls :data:`BESIDE` at once in another task, whatever the application does at this moment."""
+        """Make one of the calls :data:`BESIDE` or :data:`CALM` at once in another task."""
         self._ask(getattr(self, f"_{what}_beside"))
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -815,6 +836,8 @@ class MemberProcess:
     def _commit_ended(self, ticket: Ticket) -> None:
         """Check the outcome of an asynchronous commit."""
         holdings = self._calls.answered_commit(ticket)
+        codes = {one: 0 if error is None else error.code or NO_CODE for one, error in ticket.answers.items()}
+        must_be_answered(self.name, codes, undisturbed=False)
         for partition, error in ticket.answers.items():
             holding = holdings.get(partition)
             if error is None and holding is not None:
@@ -834,7 +857,7 @@ class MemberProcess:
 
     async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
-        with self._calls.called_back():
+        with self._called_back(partitions):
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             self._stage.reach.happened(self, "on_assign")
             for partition in partitions:
@@ -844,7 +867,9 @@ class MemberProcess:
             await self._freeze("on_assign")
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)
-            if self._plan.sometimes():
+            if self.spec.assigns:
+                await self._assign_in_callback(partitions)
+            elif self._plan.sometimes():
                 await self._choose(partitions)
             self._plan.raise_in("assign")
 
@@ -861,9 +886,27 @@ class MemberProcess:
             others = [native(one) for one in partitions if one not in wanted and self.holds(one)]
             await self._consumer.incremental_assign([*found, *others])
 
+    async def _assign_in_callback(self, partitions: Sequence[TopicPartition]) -> None:
+        """Begin some partitions a few records before their commit, by the call that programs for confluent-kafka make."""
+        assert self._consumer is not None
+        found: Sequence[Row] = ()
+        with self._reported("committed"):
+            found = await self._consumer.committed([native(partition) for partition in partitions], timeout=2.0)
+        committed = {partition_of(row): row.offset for row in found if row.offset != OFFSET_INVALID}
+        chosen, rows = {}, []
+        for partition in partitions:
+            if partition in committed and self._random.random() < 0.5:
+                low = self._stage.cluster.log_start(partition)
+                chosen[partition] = max(low, committed[partition] - self._random.randint(0, 3))
+            rows.append(native(partition, OffsetAndMetadata(chosen.get(partition, OFFSET_INVALID))))
+        await (self._consumer.incremental_assign(rows) if self.spec.is_cooperative else self._consumer.assign(rows))
+        for partition, offset in chosen.items():
+            if partition in self._holdings:
+                self._stage.checkers.sought(self._holdings[partition], offset)
+
     async def _on_end(self, kind: str, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
-        with self._calls.called_back():
+        with self._called_back(partitions):
             self._stage.history.note(self.name, f"on_{kind} {listed(partitions, 1000)}")
             self._stage.reach.happened(self, f"on_{kind}")
             try:
@@ -873,6 +916,10 @@ class MemberProcess:
                 if kind == "revoke" and self.spec.commit == "store":
                     assert self._consumer is not None
                     await self._store(self._consumer)
+                if self.spec.assigns:
+                    assert self._consumer is not None
+                    cooperative = self.spec.is_cooperative
+                    await (self._consumer.incremental_unassign(rows) if cooperative else self._consumer.unassign())
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in(kind)
@@ -914,7 +961,8 @@ class MemberProcess:
             holding.acknowledged = self._stage.checkers.committed_by(holding)
         beside = self._closes_beside or self._unsubscribes_beside or self._raised
         self._stage.checkers.ends(holding, how, beside=beside)
-        if self._left and how == "revoked" and self._undisturbed:
+        leaves = self._left or (self._unsubscribes and self._stage.calm)
+        if leaves and how == "revoked" and self._undisturbed:
             log_start = self._stage.cluster.log_start(partition)
             check = partial(self._stage.checkers.farewell, holding, log_start, self.generation, beside=beside)
             if self.spec.commit == "store":
@@ -991,17 +1039,24 @@ class MemberProcess:
         topics = self.subscription
         if not self.spec.auto:
             await self._commit(self._positions())
+        limit_s = _CLOSE_S if self._in_calm else API_TIMEOUT_S
+        self._unsubscribes = True
         try:
             with self._calls.unsubscribing():
                 if self._plan.sometimes():
                     await self._calls.cancelled(consumer.unsubscribe(), self._plan, has_turn=True)
-                await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S, "unsubscribe", has_turn=True)
+                await self._calls.timed(consumer.unsubscribe(), limit_s, "unsubscribe", has_turn=True)
         except ClosedError as error:
             # Another task closes the consumer at the same time, and revokes the owned partitions.
             self._failed(error, "unsubscribe")
             return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
+        finally:
+            self._unsubscribes = False
+        if self._undisturbed:
+            self._check_farewells()
+        self._farewells.clear()
         self._stage.duties.left(self.name)
         if self._holdings:
             raise Violation("callbacks", f"{self.name} unsubscribed, but no callback ended {listed(self._holdings, 1000)}")
@@ -1038,6 +1093,41 @@ class MemberProcess:
             await self._calls.timed(self._consumer.position(held), API_TIMEOUT_S, "position")
         with self._reported("committed"):
             await self._calls.timed(self._consumer.committed(held, timeout=2.0), 2.0, "committed")
+
+    def _also_absent(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        wanted = {one: at for one, at in self._positions().items() if self._stage.cluster.log(one) is not None}
+        return with_absent({one: at for one, at in wanted.items() if self.holds(one)})
+
+    async def _commit_absent_beside(self) -> None:
+        """Commit the positions, and offsets of partitions that do not exist."""
+        assert self._consumer is not None
+        began, calm = self._stage.loop.time(), self._in_calm
+        positions, holdings = self._also_absent(), dict(self._holdings)
+        limit_s = ANSWERED_S if calm else COMMIT_TIMEOUT_S
+        with self._reported("commit with absent partitions"):
+            call = self._consumer.commit_now(COMMIT_TIMEOUT_S, positions)
+            answered = await self._calls.timed(call, limit_s, "commit with absent partitions")
+            codes = {partition_of(row): 0 if row.error is None else row.error.code() for row in answered}
+            undisturbed = calm and self._in_calm and all(is_absent(one) or self._held_since(one, began) for one in codes)
+            must_be_answered(self.name, codes, undisturbed=undisturbed)
+            self._acknowledge([row for row in answered if not is_absent(partition_of(row))], holdings)
+
+    async def _commit_absent_later_beside(self) -> None:
+        """Do the same without waiting; a later poll of the reading task receives the outcome."""
+        assert self._consumer is not None
+        with self._reported("commit with absent partitions"):
+            ticket = await self._calls.timed(self._consumer.commit_later(self._also_absent()), COMMIT_TIMEOUT_S, "commit_later")
+            if ticket is not None:
+                self._calls.began_commit(ticket, {one: self._holdings.get(one) for one in ticket.entries})
+
+    @property
+    def _in_calm(self) -> bool:
+        """Whether no fault delays or falsifies anything."""
+        return self._stage.calm and self._undisturbed and not self._stage.cluster.errs
+
+    def _held_since(self, partition: TopicPartition, moment: float) -> bool:
+        holding = self._holdings.get(partition)
+        return holding is not None and holding.began <= moment and self.holds(partition)
 
     # -- calls cancelled at one of their awaits -----------------------------------------------------------------------
 
@@ -1145,10 +1235,11 @@ class MemberProcess:
                 await self._cut_close(consumer, limit_s)
             prompt = self._undisturbed
             bound_s = min(limit_s, _CLOSE_S) if prompt else limit_s
-            await self._calls.timed(consumer.close(limit_s), bound_s, "close", prompt=prompt)
+            without = self._stage.calm and self._stage.scenario.calm_calls
+            bound_s = API_TIMEOUT_S if without and not prompt else bound_s
+            await self._calls.timed(consumer.close(None if without else limit_s), bound_s, "close", prompt=prompt)
         if self._undisturbed:
-            for check in self._farewells:
-                check()
+            self._check_farewells()
         self._calls.all_commits_answered()
         if self._holdings:
             raise Violation("callbacks", f"{self.name} closed, but no callback ended {listed(self._holdings, 1000)}")
@@ -1156,6 +1247,10 @@ class MemberProcess:
             task.cancel()
         if self._asked:
             await asyncio.wait(self._asked)
+
+    def _check_farewells(self) -> None:
+        for check in self._farewells:
+            check()
 
     async def _cut_close(self, consumer: SimulatedConsumer, limit_s: float) -> None:
         """Cancel a close if the scenario or chance requires this. The close continues in a separate task."""

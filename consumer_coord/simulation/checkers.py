@@ -30,6 +30,8 @@ The rules, by the names under which they are reported:
 ``overdue``       without a fault, a member does in time what it owes to its coordinator (see ``duties.py``)
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
                   records
+``answered``      a commit of a partition that does not exist is refused at once, and the others of the same commit are made
+                  (see ``odd_commits.py``)
 ``reported``      every asynchronous commit has exactly one outcome, even if the consumer closes
 ``late``          a call returns within its time limit; a close that no fault delays returns sooner than any session ends
 ``raised``        ``poll`` of a member in its group raises only errors that the application itself raised

@@ -228,7 +228,17 @@ def with_calls(scenario: Scenario, calls: str) -> Scenario:
     for _ in range(random.choice((3, 10, 30))):
         kind, at_ms = random.choice(("beside", "beside", "beside", "quit")), random.randint(0, scenario.faults_end_ms)
         more.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000)))
-    return _with_faults(scenario, more)
+    by_hand = Random(f"{scenario.seed}-by-hand")
+    for _ in range(by_hand.choice((0, 1, 1, 2))):
+        begin_ms, for_ms = by_hand.randint(0, scenario.faults_end_ms - 5_000), by_hand.randint(3_000, 30_000)
+        for_ms = min(for_ms, scenario.faults_end_ms - begin_ms)
+        more.append(Fault(begin_ms, "by-hand", 0, by_hand.randrange(1_000), for_ms))
+    for _ in range(by_hand.choice((0, 2, 6))):
+        at_ms = by_hand.randint(0, scenario.faults_end_ms)
+        more.append(Fault(at_ms, "commit-absent", by_hand.randrange(1_000), by_hand.randrange(1_000)))
+    share = by_hand.choice((0.0, 0.3, 1.0))
+    members = tuple(attrs.evolve(spec, assigns=by_hand.random() < share) for spec in scenario.members)
+    return _with_faults(attrs.evolve(scenario, members=members, calm_calls=True), more)
 
 
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
@@ -281,7 +291,7 @@ def with_reads(scenario: Scenario, reads: str) -> Scenario:
 
 
 #: Kinds of faults that mean nothing to an application that calls ``process``, or that make offsets ambiguous.
-_NOT_PROCESSED = frozenset({"recreate", "cut", "trip", "absent", "truncate", "beside", "quit"})
+_NOT_PROCESSED = frozenset({"recreate", "cut", "trip", "absent", "truncate", "beside", "quit", "by-hand", "commit-absent"})
 _MOST_PROCESSING = 6
 
 
@@ -294,6 +304,7 @@ _STEADY: Mapping[str, Any] = {
     "columns": False,
     "bounded": 0,
     "commits_too": False,
+    "assigns": False,
 }
 
 
@@ -317,7 +328,22 @@ def with_process(scenario: Scenario, order: str = "any") -> Scenario:
 
 
 #: Kinds of faults after which it is open what exactly-once means, and those of applications that do not use transactions.
-_NOT_TRANSACTED = frozenset({"recreate", "cut", "trip", "truncate", "trim", "delete", "subscribe", "commit", "beside", "quit"})
+_NOT_TRANSACTED = frozenset(
+    {
+        "recreate",
+        "cut",
+        "trip",
+        "truncate",
+        "trim",
+        "delete",
+        "subscribe",
+        "commit",
+        "beside",
+        "quit",
+        "by-hand",
+        "commit-absent",
+    }
+)
 _MOST_TRANSACTING = 5
 
 

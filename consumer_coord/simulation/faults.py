@@ -83,7 +83,9 @@ def member_kind(name: str, what: str, **drawn: Any) -> Callable[[HappenToMember]
 
 
 #: Kinds whose faults never delay a rebalance, or a request of a member that is not the target.
-_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict", "beside", "quit"})
+_HARMLESS = frozenset(
+    {"start", "stop", "enforce", "commit", "cut", "trip", "farewell", "evict", "beside", "quit", "by-hand", "commit-absent"}
+)
 _TROUBLE_S = 45.0
 
 
@@ -499,6 +501,19 @@ def _beside(world: World, fault: Fault, member: MemberProcess) -> None:
 def _quit(world: World, fault: Fault, member: MemberProcess) -> None:
     member.trip = Trip("unsubscribe", fault.value)
     _note(world, fault, member.name)
+
+
+@member_kind("commit-absent", "another task commits positions, and offsets of partitions that do not exist")
+def _commit_absent(world: World, fault: Fault, member: MemberProcess) -> None:
+    what = ("commit_absent", "commit_absent_later")[fault.value % 2]
+    _note(world, fault, f"{member.name}: {what}")
+    member.call_beside(what)
+
+
+@kind("by-hand", "another program reads by hand; after the duration it is killed or closes, and starts again")
+def _by_hand(world: World, fault: Fault) -> Ending:
+    reader = world.start_reader()
+    return lambda: reader.start_again(fault.value)
 
 
 # -- partitions of the network, which a flag adds to a run

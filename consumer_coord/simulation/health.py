@@ -92,6 +92,8 @@ class HealthRule:
         if known.polls != consumer.engine.core.application.polls:
             known.polls, known.polled_at = consumer.engine.core.application.polls, moment
         said = {TopicPartition(one.topic, one.partition): one for one in health.partitions}
+        for partition, one in said.items():
+            self._must_know_of_callback(member, partition, one)
         stuck = {holding.partition: self._stuck(holding, consumer) for holding in member.holdings}
         positions = {holding.number: holding.position for holding in member.holdings}
         if any(known.positions.get(number, 0) != position for number, position in positions.items()):
@@ -135,6 +137,12 @@ class HealthRule:
             raise Violation("health", what + said.text)
         if not said.excused and (health.healthy or said.text not in health.problems):
             raise Violation("health", f"{what}healthy, although {said.text}")
+
+    @staticmethod
+    def _must_know_of_callback(member: MemberProcess, partition: TopicPartition, said: PartitionHealth) -> None:
+        """Check that a callback that runs is not said to be due in the next poll."""
+        if member.runs_callback(partition) and said.reason is Reason.APPLICATION_BUSY and "callback is due" in said.text:
+            raise Violation("health", f"{member.name} runs a callback for {partition}, and says: {said.text}")
 
     @staticmethod
     def _must_not_be_excused(known: _Member, said: PartitionHealth, moment: float) -> None:

@@ -59,6 +59,10 @@ class MemberSpec:
     #: Whether an application that commits ``auto`` also commits its position while it processes a batch.
     commits_too: bool = attrs.field(default=False, metadata={"later": True})
 
+    #: Whether ``on_assign`` chooses where each partition begins and calls ``assign`` (``incremental_assign`` if rebalances are
+    #: cooperative), and ``on_revoke`` and ``on_lost`` call ``unassign``, as programs for confluent-kafka do.
+    assigns: bool = attrs.field(default=False, metadata={"later": True})
+
     #: The order in which an application that calls ``process`` handles records (key, partition, none); empty for applications
     #: that poll. ``batch`` is then the number of handlers at a time, and ``on_failure`` what happens to a record that fails:
     #: letters, skip or stop.
@@ -81,7 +85,13 @@ class MemberSpec:
             return f"{protocol} on {subscription}{static}, with transactions of up to {self.transactions} polls"
         if self.process:
             return f"{protocol} on {subscription}{static}, processes by {self.process}, on failure {self.on_failure}"
-        return f"{protocol} on {subscription}{static}, commits {self.commit}{too}{columns}"
+        assigns = ", assigns in its callbacks" if self.assigns else ""
+        return f"{protocol} on {subscription}{static}, commits {self.commit}{too}{columns}{assigns}"
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether callbacks get only the partitions that change: with every assignor of the member, or with the broker's."""
+        return self.protocol == "consumer" or all("cooperative" in one for one in self.assignors)
 
     @property
     def auto(self) -> bool:

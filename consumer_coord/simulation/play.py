@@ -15,13 +15,14 @@ from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.net.shared_clusters import forget_clusters
-from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.application import CALM, MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.member_spec import COMMIT_TIMEOUT_S
+from consumer_coord.simulation.reader_by_hand import ReaderByHand
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stability import Stability
 from consumer_coord.simulation.world import JOINED_S, World
@@ -121,6 +122,8 @@ class _Course:
                 self.stage.troubled_until = self.loop.time()
             self.world.health.all_read(self.world.lives)
             await self._read_beside_wrong_answers()
+            if self.scenario.calm_calls:
+                await self._call_in_calm()
             await self._end()
         finally:
             producer.cancel()
@@ -215,6 +218,20 @@ class _Course:
                 raise Violation("liveness", f"{bound_s:.0f} s of wrong answers about other partitions: {unread}")
             await self._until(self.loop.time() + 0.5)
         heal()
+        await self._until_quiet()
+
+    async def _call_in_calm(self) -> None:
+        """Let other tasks of some members call while no fault delays anything, so that each call must end at once."""
+        random = Random(f"{self.scenario.seed}-calm")
+        for partition in self.cluster.partitions():
+            self.cluster.produce(partition, random.randint(1, 8))
+        live = [member for member in self.world.members.values() if member.alive and not member.closing]
+        for member in random.sample(live, min(len(live), 3)):
+            await self._until(self.loop.time() + random.uniform(0.3, 1.5))
+            what = random.choice(CALM)
+            self.history.note("world", f"{member.name} is to call in calm: {what}")
+            member.call_beside(what)
+        await self._until(self.loop.time() + 2.0)
         await self._until_quiet()
 
     def _has_left_joiner(self) -> bool:
@@ -333,12 +350,13 @@ class _Course:
         self._check_nothing_is_left()
 
     async def _stop_members(self, members: Sequence[MemberProcess]) -> None:
-        for member in members:
-            member.stop()
+        closing: Sequence[MemberProcess | ReaderByHand] = (*members, *self.world.readers)
+        for one in closing:
+            one.stop()
         began = self.loop.time()
-        while any(not member.finished for member in members):
+        while any(not one.finished for one in closing):
             if self.loop.time() - began > 30:
-                slow = [member.name for member in members if not member.finished]
+                slow = [one.name for one in closing if not one.finished]
                 raise Violation("liveness", f"{', '.join(slow)} did not close within 30 s\n{self.loop.leaks()}")
             await self._until(self.loop.time() + 0.5)
 

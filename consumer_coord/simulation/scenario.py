@@ -82,6 +82,8 @@ class Scenario:
     later_protocol: str | None = None
     #: None: the newest brokers, and no transactions.
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
+    #: Whether members also make calls after the last fault, when the group is stable.
+    calm_calls: bool = attrs.field(default=False, metadata={"later": True})
     #: Whether the brokers subscribe to the members' metrics (KIP-714).
     metrics: bool = attrs.field(default=False, metadata={"later": True})
 

@@ -51,7 +51,10 @@ class Stability:
                 return f"{member.name} owns {listed(held, 1000)}, but the group assigned {listed(assigned, 1000)}"
             if isinstance(group, GroupMetadata) and not self._agrees_on_leader(member, group):
                 return f"{member.name} and the group disagree on whether it is the leader, {group.leader_id}"
-        return self.unread(committed=True)
+        return self.unread(committed=True) or self._unread_by_hand()
+
+    def _unread_by_hand(self) -> str | None:
+        return next((why for reader in self._world.readers if (why := reader.unread()) is not None), None)
 
     def _agrees_on_leader(self, member: MemberProcess, group: GroupMetadata) -> bool:
         leads = group.leader_id == member.member_id

@@ -17,6 +17,7 @@ from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.processing_member import ProcessingMember
+from consumer_coord.simulation.reader_by_hand import ReaderByHand
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.simulation.transacting_member import TransactingMember
@@ -47,6 +48,8 @@ class World:
         self.members: dict[str, MemberProcess] = {}
         #: Every process of every member, including ended processes.
         self.lives: list[MemberProcess] = []
+        #: Programs that assign partitions by hand, in groups of their own.
+        self.readers: list[ReaderByHand] = []
         self._lives_by_name: dict[str, MemberProcess] = {}
         self._life_numbers: dict[str, int] = {}
         self._random = Random(f"{scenario.seed}-world")
@@ -97,6 +100,13 @@ class World:
                 protocol=self.scenario.later_protocol or model.protocol,
             )
         )
+
+    def start_reader(self) -> ReaderByHand:
+        """Start a program that assigns partitions by hand."""
+        reader = ReaderByHand(self.stage, len(self.readers) + 1)
+        self.readers.append(reader)
+        reader.start()
+        return reader
 
     def start_again(self, name: str) -> None:
         """Start a new process of a member, perhaps with a newer list of assignors."""

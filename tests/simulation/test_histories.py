@@ -78,7 +78,7 @@ def test_histories_with_faults_keep_every_rule(first: int) -> None:
 
 
 #: Kinds that a flag adds to a run.
-BY_FLAG = {"edit", "drift", "leap", "one-way", "split", "beside", "quit"}
+BY_FLAG = {"edit", "drift", "leap", "one-way", "split", "beside", "quit", "by-hand", "commit-absent"}
 
 
 def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
