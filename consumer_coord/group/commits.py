@@ -39,7 +39,7 @@ from consumer_coord.errors import (
 from consumer_coord.final_errors import fatal
 from consumer_coord.group import commit_error_texts as commit_errors
 from consumer_coord.group.generation import NO_GENERATION, Generation
-from consumer_coord.group.link import PRINCIPAL_REFUSED
+from consumer_coord.group.link import EXCUSED
 from consumer_coord.group.member_context import MemberContext
 from consumer_coord.net.group_requests import offset_commit
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker, Metadata, is_other
@@ -527,9 +527,9 @@ class CommitLane:
             ticket.shed.add(partition)
 
     def _excused(self, answer: OffsetCommitResponse) -> RetriableError | None:
-        """Return the error with which to send the commit again, if the principal was refused and may be accepted again."""
+        """Return the error with which to send the commit again, if it was refused and may be accepted on a new connection."""
         rows = (row.error_code for topic in answer.topics for row in topic.partitions)
-        code = next((code for code in rows if code in PRINCIPAL_REFUSED), None)
+        code = next((code for code in rows if code in EXCUSED), None)
         if code is None:
             self._link.accepted(_COMMIT)
             return None

@@ -15,12 +15,13 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 
-#: Codes with which a broker refuses a principal.
-PRINCIPAL_REFUSED = frozenset(
+#: Codes that may not come back on a new connection: with which a broker refuses a principal, or a version.
+EXCUSED = frozenset(
     {
         codes.GROUP_AUTHORIZATION_FAILED,
         codes.CLUSTER_AUTHORIZATION_FAILED,
         codes.SASL_AUTHENTICATION_FAILED,
+        codes.UNSUPPORTED_VERSION,
     }
 )
 
@@ -103,15 +104,15 @@ class CoordinatorLink:
         self._lookup.gone(broker, why)
 
     def excuses(self, error: CoordinatorError, request: str) -> bool:
-        """Return whether to repeat a request that was refused to this principal, with a new connection and a new token.
+        """Return whether to repeat a request that was refused, with a new connection, a new token, and its versions.
 
-        The cause may be a token that has just expired, or an authorizer without its rules. Return False for any other error,
-        and if ``request`` was refused again before :meth:`accepted`.
+        The cause may be a token that has just expired, an authorizer without its rules, or versions that the broker no longer
+        offers. Return False for any other error, and if ``request`` was refused again before :meth:`accepted`.
         """
-        if not (isinstance(error, AuthenticationError) or error.code in PRINCIPAL_REFUSED) or request in self._excused:
+        if not (isinstance(error, AuthenticationError) or error.code in EXCUSED) or request in self._excused:
             return False
         self._excused.add(request)
-        self._log.warning("authenticating again, because %s", error)
+        self._log.warning("connecting and authenticating again, because %s", error)
         if self.coordinator is not None:
             self._cluster.authenticate_again(self.coordinator)
         return True

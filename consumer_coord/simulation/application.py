@@ -899,8 +899,8 @@ class MemberProcess:
         chosen, rows = {}, []
         for partition in partitions:
             if partition in committed and self._random.random() < 0.5:
-                low = self._stage.cluster.log_start(partition)
-                chosen[partition] = max(low, committed[partition] - self._random.randint(0, 3))
+                low, end = self._stage.cluster.log_start(partition), self._stage.cluster.end_offset(partition) or 0
+                chosen[partition] = max(low, min(end, committed[partition] - self._random.randint(0, 3)))
             rows.append(native(partition, OffsetAndMetadata(chosen.get(partition, OFFSET_INVALID))))
         await (self._consumer.incremental_assign(rows) if self.spec.is_cooperative else self._consumer.assign(rows))
         for partition, offset in chosen.items():

@@ -236,9 +236,7 @@ def with_calls(scenario: Scenario, calls: str) -> Scenario:
     for _ in range(by_hand.choice((0, 2, 6))):
         at_ms = by_hand.randint(0, scenario.faults_end_ms)
         more.append(Fault(at_ms, "commit-absent", by_hand.randrange(1_000), by_hand.randrange(1_000)))
-    share = by_hand.choice((0.0, 0.3, 1.0))
-    members = tuple(attrs.evolve(spec, assigns=by_hand.random() < share) for spec in scenario.members)
-    return _with_faults(attrs.evolve(scenario, members=members, calm_calls=True), more)
+    return _with_faults(attrs.evolve(scenario, calm_calls=True), more)
 
 
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
@@ -324,7 +322,7 @@ def with_process(scenario: Scenario, order: str = "any") -> Scenario:
         for spec in scenario.members[:_MOST_PROCESSING]
     )
     faults = tuple(fault for fault in scenario.faults if fault.kind not in _NOT_PROCESSED)
-    return attrs.evolve(scenario, members=members, faults=faults)
+    return attrs.evolve(scenario, members=members, faults=faults, calm_calls=False)
 
 
 #: Kinds of faults after which it is open what exactly-once means, and those of applications that do not use transactions.
@@ -382,6 +380,7 @@ def with_transactions(scenario: Scenario) -> Scenario:
         faults=tuple(sorted((*kept, *(apart if scenario.faults else ())), key=lambda fault: fault.at_ms)),
         # Some records of the topics, too, belong to transactions, which commit or abort.
         fetching=Fetching(transactions=True),
+        calm_calls=False,
     )
 
 

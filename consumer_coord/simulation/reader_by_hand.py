@@ -262,7 +262,8 @@ class _Life:
         elif kind == OFFSET_BEGINNING:
             reading.goes_to(first)
         elif kind == OFFSET_END:
-            reading.lowest = end
+            # For a reader of committed records, the log ends before the first open transaction.
+            reading.lowest = log.last_stable_offset if isinstance(log, RecordedLog) else 0
         else:
             kind = self._random.randint(first, end)
             reading.goes_to(kind)

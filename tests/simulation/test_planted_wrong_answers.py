@@ -25,7 +25,7 @@ from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.log import FetchResponse, PartitionData
-from tests.support.simulation.planting import assert_found
+from tests.support.simulation.planting import assert_found, look_up_again_at_once
 
 SEEDS = range(100)
 WRONG = frozenset({"lack", "foreign", "refuse", "senseless", "groupless", "lack-fetch", "foreign-fetch"})
@@ -72,6 +72,8 @@ def _an_error_row_is_no_commit(patch: Patch) -> None:
 
 def _minus_one_is_an_offset(patch: Patch) -> None:
     patch.setattr(list_offsets, "_senseless", lambda timestamp, row: None)
+    # With the back-off, the client would survive it without a storm of requests.
+    look_up_again_at_once(patch)
 
 
 def _rows_are_read_by_their_place(patch: Patch) -> None:

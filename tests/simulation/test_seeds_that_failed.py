@@ -22,11 +22,10 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.client_metrics import ClientMetrics
 from consumer_coord.broker.partition_log import PartitionLog
 from consumer_coord.broker.shard import Shard
-from consumer_coord.consumer import engine, reducer, start_lookups
+from consumer_coord.consumer import engine
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.engine_loop import EngineLoop
-from consumer_coord.consumer.partitions import Table
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.fetch import FetchedRecords, Fetcher
@@ -34,7 +33,7 @@ from consumer_coord.fetch.batches import reach
 from consumer_coord.fetch.broker_fetches import BrokerFetches
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.group import commits as commit_lane
-from consumer_coord.group import consumer_protocol
+from consumer_coord.group import consumer_protocol, link
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic_protocol import leader
 from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
@@ -71,7 +70,7 @@ from tests.simulation.test_planted_fetch_bugs import (
     begin_without_the_epoch_of_the_commit,
     do_not_notice_the_end_of_an_idle_log,
 )
-from tests.support.simulation.planting import former
+from tests.support.simulation.planting import former, look_up_again_at_once
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -261,6 +260,7 @@ WHAT_IT_WAS = {
     506159972: "a Fetch response named no aborted transaction, which no client can notice; no edit removes them any more",
     506159936: "another task received records, an exception left them unprocessed, and the application unsubscribed",
     312266318: "a broker refused the offset that it had named as the first, and both were asked again without a back-off",
+    289324530: "an ApiVersions response offered an old OffsetCommit, and the coordinator refused every commit of that connection",
     1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
 }
 
@@ -432,6 +432,8 @@ def _let_retention_pass_the_last_stable_offset(patch: pytest.MonkeyPatch) -> Non
         return next(iter(self._open_transactions.values()), self.end_offset)
 
     patch.setattr(PartitionLog, "last_stable_offset", property(last_stable_offset))
+    # With the back-off, the client would survive it without a storm of requests.
+    look_up_again_at_once(patch)
 
 
 def _count_requests_of_producers(patch: pytest.MonkeyPatch) -> None:
@@ -611,14 +613,8 @@ def _unsubscribe_with_records_of_another_task(patch: pytest.MonkeyPatch) -> None
     patch.setattr(MemberProcess, "_finishes", True)
 
 
-def _look_up_again_at_once(patch: pytest.MonkeyPatch) -> None:
-    end = start_lookups.end_readings
-
-    def without_back_off(table: Table, *facts: Any) -> tuple[Table, list[str]]:
-        after, texts = end(table, *facts)
-        return {one: attrs.evolve(value, retry=None) if value.resets_in_vain else value for one, value in after.items()}, texts
-
-    patch.setattr(reducer, "end_readings", without_back_off)
+def _excuse_principals_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commit_lane, "EXCUSED", link.EXCUSED - {error_codes.UNSUPPORTED_VERSION})
 
 
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
@@ -676,7 +672,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
     588938682: (_believe_refused_commits, "skipped"),
     506159972: (_omit_aborted_transactions, "G1a"),
-    312266318: (_look_up_again_at_once, "storms"),
+    312266318: (look_up_again_at_once, "storms"),
+    289324530: (_excuse_principals_only, "liveness"),
     506159936: (_unsubscribe_with_records_of_another_task, "skipped"),
 }
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import attrs
 import pytest
 
 from consumer_coord.broker.group_store import GroupStore
 from consumer_coord.broker.shard import Shard, ShardState
+from consumer_coord.consumer import reducer, start_lookups
+from consumer_coord.consumer.partitions import Table
 from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.simulation.scenario import Scenario
 
@@ -16,6 +19,17 @@ from consumer_coord.simulation.scenario import Scenario
 def former(owner: type, name: str) -> Any:
     """Return the method that a planted bug replaces and calls."""
     return vars(owner)[name]
+
+
+def look_up_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a start that was found and then refused is looked up again without a back-off."""
+    end = start_lookups.end_readings
+
+    def without_back_off(table: Table, *facts: Any) -> tuple[Table, list[str]]:
+        after, texts = end(table, *facts)
+        return {one: attrs.evolve(value, retry=None) if value.resets_in_vain else value for one, value in after.items()}, texts
+
+    patch.setattr(reducer, "end_readings", without_back_off)
 
 
 def do_not_read_groups(patch: pytest.MonkeyPatch) -> None:
