@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
 from consumer_coord.group.find_coordinator import CoordinatorLookup
 from consumer_coord.group.member_log import MemberLog
@@ -24,6 +25,8 @@ EXCUSED = frozenset(
         codes.UNSUPPORTED_VERSION,
     }
 )
+#: How long versions count as the broker's, in seconds.
+_VERSIONS_S = 5.0
 
 
 class CoordinatorLink:
@@ -44,8 +47,8 @@ class CoordinatorLink:
         self._log = log
         #: The coordinator that the log named last.
         self._shown: Broker | None = None
-        #: The requests that were refused since they were last accepted.
-        self._excused: set[str] = set()
+        #: The requests that were refused since they were last accepted, and when this was excused (loop time, in seconds).
+        self._excused: dict[str, float] = {}
         #: A method of :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
@@ -107,11 +110,15 @@ class CoordinatorLink:
         """Return whether to repeat a request that was refused, with a new connection, a new token, and its versions.
 
         The cause may be a token that has just expired, an authorizer without its rules, or versions that the broker no longer
-        offers. Return False for any other error, and if ``request`` was refused again before :meth:`accepted`.
+        offers. Return False for any other error, and if ``request`` was refused again before :meth:`accepted`; for a version,
+        only for five seconds.
         """
-        if not (isinstance(error, AuthenticationError) or error.code in EXCUSED) or request in self._excused:
+        if not (isinstance(error, AuthenticationError) or error.code in EXCUSED):
             return False
-        self._excused.add(request)
+        again = error.code == codes.UNSUPPORTED_VERSION and now() - self._excused.get(request, now()) >= _VERSIONS_S
+        if request in self._excused and not again:
+            return False
+        self._excused[request] = now()
         self._log.warning("connecting and authenticating again, because %s", error)
         if self.coordinator is not None:
             self._cluster.authenticate_again(self.coordinator)
@@ -119,7 +126,7 @@ class CoordinatorLink:
 
     def accepted(self, request: str) -> None:
         """Record that the coordinator accepted a request, so that a later refusal is excused again."""
-        self._excused.discard(request)
+        self._excused.pop(request, None)
 
     def refresh_metadata(self) -> None:
         """Refresh topic metadata soon, because the coordinator does not know a topic's id."""

@@ -260,7 +260,7 @@ WHAT_IT_WAS = {
     506159972: "a Fetch response named no aborted transaction, which no client can notice; no edit removes them any more",
     506159936: "another task received records, an exception left them unprocessed, and the application unsubscribed",
     312266318: "a broker refused the offset that it had named as the first, and both were asked again without a back-off",
-    289324530: "an ApiVersions response offered an old OffsetCommit, and the coordinator refused every commit of that connection",
+    289324530: "an ApiVersions response offered an old OffsetCommit, and every commit of that connection was refused",
     1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
 }
 
