@@ -478,9 +478,6 @@ class MemberProcess:
         runs = self._read(messages)
         await asyncio.sleep((1 + self.slow_ms) / 1000)
         trip, left = self.trip, sum(count for _, count in runs)
-        if trip is not None and trip.then == "unsubscribe" and self._received_elsewhere:
-            # The task that received the records has returned normally, so they count as finished whatever happens now.
-            trip = None
         self._raised = False
         if trip is not None and (
             not left or self.closing or self._stage.calm or (trip.then == "cancel" and asyncio.current_task() is not self._work)
