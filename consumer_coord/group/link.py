@@ -115,8 +115,8 @@ class CoordinatorLink:
         """
         if not (isinstance(error, AuthenticationError) or error.code in EXCUSED):
             return False
-        again = error.code == codes.UNSUPPORTED_VERSION and now() - self._excused.get(request, now()) >= _VERSIONS_S
-        if request in self._excused and not again:
+        excused_at = self._excused.get(request)
+        if excused_at is not None and (error.code != codes.UNSUPPORTED_VERSION or now() - excused_at < _VERSIONS_S):
             return False
         self._excused[request] = now()
         self._log.warning("connecting and authenticating again, because %s", error)

@@ -52,7 +52,7 @@ from consumer_coord.simulation.member_spec import (
     MemberSpec,
     settings_of,
 )
-from consumer_coord.simulation.odd_commits import ANSWERED_S, NO_CODE, is_absent, must_be_answered, with_absent
+from consumer_coord.simulation.odd_commits import ANSWERED_S, codes_in, codes_of, is_absent, must_be_answered, with_absent
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import Row as Record
 from consumer_coord.simulation.scenario import Fetching
@@ -335,16 +335,8 @@ class MemberProcess:
 
     # -- the program ------------------------------------------------------------------------------------------------
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
-        """Report an unexpected exception of the application as a failure of the simulation run."""
-        try:
-            await work
-        except asyncio.CancelledError:
-            raise
-        except Violation as breach:
-            self._stage.fail(breach)
-        except Exception as error:  # noqa: BLE001 - reported as a finding
-            self._stage.crashed(self.name, error)
+    def _guarded(self, work: Awaitable[None]) -> Coroutine[Any, Any, None]:
+        return self._stage.guarded(self.name, work)
 
     async def _main(self) -> None:
         stage = self._stage
@@ -836,8 +828,7 @@ class MemberProcess:
     def _commit_ended(self, ticket: Ticket) -> None:
         """Check the outcome of an asynchronous commit."""
         holdings = self._calls.answered_commit(ticket)
-        codes = {one: 0 if error is None else error.code or NO_CODE for one, error in ticket.answers.items()}
-        must_be_answered(self.name, codes, undisturbed=False)
+        must_be_answered(self.name, codes_of(ticket), undisturbed=False)
         for partition, error in ticket.answers.items():
             holding = holdings.get(partition)
             if error is None and holding is not None:
@@ -1107,7 +1098,7 @@ class MemberProcess:
         with self._reported("commit with absent partitions"):
             call = self._consumer.commit_now(COMMIT_TIMEOUT_S, positions)
             answered = await self._calls.timed(call, limit_s, "commit with absent partitions")
-            codes = {partition_of(row): 0 if row.error is None else row.error.code() for row in answered}
+            codes = codes_in(answered)
             undisturbed = calm and self._in_calm and all(is_absent(one) or self._held_since(one, began) for one in codes)
             must_be_answered(self.name, codes, undisturbed=undisturbed)
             self._acknowledge([row for row in answered if not is_absent(partition_of(row))], holdings)

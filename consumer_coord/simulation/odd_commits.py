@@ -7,9 +7,12 @@ partition of the same commit is committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from consumer_coord.confluent.topic_partitions import partition_of
+from consumer_coord.confluent.types import TopicPartition as Row
+from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.topic_partition import TopicPartition
@@ -19,7 +22,7 @@ from consumer_coord.wire import error_codes
 ANSWERED_S: Final = 2.0
 
 #: In place of the error code of an error that no broker answered.
-NO_CODE: Final = -1
+_NO_CODE: Final = -1
 
 #: A topic that no run creates, and a number that no partition has.
 _NO_TOPIC: Final = "absent"
@@ -35,6 +38,16 @@ def with_absent(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[T
     """Return the positions, and those of partitions that do not exist, of an absent topic and of an existing one."""
     odd = [TopicPartition(_NO_TOPIC, 0), *(TopicPartition(one.topic, _NO_NUMBER) for one in sorted(positions)[:1])]
     return {**positions, **dict.fromkeys(odd, OffsetAndMetadata(7))}
+
+
+def codes_in(rows: Iterable[Row]) -> dict[TopicPartition, int]:
+    """Return the error code of each partition in the answer to a synchronous commit; 0 if it was confirmed."""
+    return {partition_of(row): error_codes.NONE if row.error is None else row.error.code() for row in rows}
+
+
+def codes_of(ticket: Ticket) -> dict[TopicPartition, int]:
+    """Return the error code of each partition in the outcome of an asynchronous commit, like :func:`codes_in`."""
+    return {one: error_codes.NONE if error is None else error.code or _NO_CODE for one, error in ticket.answers.items()}
 
 
 def must_be_answered(name: str, codes: Mapping[TopicPartition, int], *, undisturbed: bool) -> None:

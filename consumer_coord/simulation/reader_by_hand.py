@@ -33,7 +33,7 @@ from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.columns import rows_of
 from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, COMMIT_TIMEOUT_S, MemberSpec, settings_of
-from consumer_coord.simulation.odd_commits import ANSWERED_S, NO_CODE, is_absent, must_be_answered, with_absent
+from consumer_coord.simulation.odd_commits import ANSWERED_S, codes_in, codes_of, is_absent, must_be_answered, with_absent
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.record_log import RecordedLog, Row
 from consumer_coord.simulation.scenario import Fetching
@@ -148,17 +148,7 @@ class _Life:
     def start(self) -> None:
         """Start the process."""
         self._stage.history.note(self.name, "starts")
-        self.process.create_task(self._main(), name=self.name)
-
-    async def _main(self) -> None:
-        try:
-            await self._run()
-        except asyncio.CancelledError:
-            raise
-        except Violation as breach:
-            self._stage.fail(breach)
-        except Exception as error:  # noqa: BLE001 - reported as a finding
-            self._stage.crashed(self.name, error)
+        self.process.create_task(self._stage.guarded(self.name, self._run()), name=self.name)
 
     async def _run(self) -> None:
         stage = self._stage
@@ -372,7 +362,7 @@ class _Life:
             given.insert(0, native(partition_of(given[0]), OffsetAndMetadata(max(0, given[0].offset - 1))))
         call = consumer.commit(None, given, asynchronous=False, timeout=limit_s)
         rows = await self._calls.timed(call, ANSWERED_S if calm else limit_s, "commit") or ()
-        codes = {partition_of(row): 0 if row.error is None else row.error.code() for row in rows}
+        codes = codes_in(rows)
         exist = all(is_absent(one) or self._log(one) is not None for one in codes)
         must_be_answered(self.name, codes, undisturbed=calm and self._calm and exist)
         if codes.keys() != positions.keys():
@@ -390,7 +380,7 @@ class _Life:
 
     def _outcome(self, ticket: Ticket) -> None:
         self._calls.answered_commit(ticket)
-        codes = {one: 0 if error is None else error.code or NO_CODE for one, error in ticket.answers.items()}
+        codes = codes_of(ticket)
         must_be_answered(self.name, codes, undisturbed=False)
         for partition, code in codes.items():
             if code == 0 and not self._calm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC
@@ -154,6 +154,17 @@ class Stage:
         breach = Violation(rule_of(error), f"{who}: {type(error).__name__}: {error}")
         breach.__cause__ = error
         self.fail(breach)
+
+    async def guarded(self, who: str, work: Awaitable[None]) -> None:
+        """Await a simulated program; what it raises ends the simulation run."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Violation as breach:
+            self.fail(breach)
+        except Exception as error:  # noqa: BLE001 - reported as a finding
+            self.crashed(who, error)
 
     def on_request(self, client: str) -> None:
         """Check a request that a client sends."""
