@@ -235,9 +235,10 @@ class SharedCalls:
                     raise nothing_to_commit()
             elif not entries:
                 return None if asynchronous else []
+            # Before any wait, because a partition that is lost meanwhile must not be committed.
+            entries = entries or engine.entries(wanted or {})
             if asynchronous and engine.commits.full:
                 await access.beside(lambda engine: engine.commits.make_room())
-            entries = entries or engine.entries(wanted or {})
             if asynchronous:
                 engine.commit_later(entries)
                 return None

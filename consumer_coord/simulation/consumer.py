@@ -82,12 +82,15 @@ class SimulatedConsumer(AsyncGroupConsumer):
 
     async def commit_later(self, wanted: Positions | None) -> Ticket | None:
         """Commit the given positions, or all finished positions, without waiting. A later call reports the outcome."""
+        # Like ``commit``: the ownership of given positions is that of the moment of the call.
+        entries = None if wanted is None else self.engine.entries(wanted)
         async with self._used() as engine:
-            positions = engine.finished() if wanted is None else wanted
-            if not positions:
+            if entries is None:
+                entries = engine.entries(engine.finished())
+            if not entries:
                 return None
             await engine.commits.make_room()
-            return engine.commit_later(engine.entries(positions))
+            return engine.commit_later(entries)
 
     async def commit_batch_later(self, batch: ArrowColumns) -> Ticket:
         """Commit a batch without waiting, like :meth:`commit_later`."""

@@ -26,6 +26,7 @@ from consumer_coord.consumer import engine
 from consumer_coord.consumer.arrow_reads import Bounds
 from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.engine_loop import EngineLoop
+from consumer_coord.consumer.partitions import Positions
 from consumer_coord.consumer.reading.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.fetch import FetchedRecords, Fetcher
@@ -40,6 +41,7 @@ from consumer_coord.group.classic_protocol.join_and_sync import ClassicProtocol
 from consumer_coord.group.classic_protocol.leader import GroupView
 from consumer_coord.group.classic_protocol.session import ClassicSession
 from consumer_coord.group.classic_protocol.waiting_requests import WaitingRequest
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.consumer_protocol import heartbeat_contents
 from consumer_coord.group.consumer_protocol.heartbeats import ConsumerMember
 from consumer_coord.group.consumer_protocol.waits_for_poll import PollMarks
@@ -53,6 +55,7 @@ from consumer_coord.simulation import play as course
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.calls import Calls
 from consumer_coord.simulation.checkers import Checkers
+from consumer_coord.simulation.consumer import SimulatedConsumer
 from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.exactly_once import Txn
 from consumer_coord.simulation.health import HealthRule
@@ -261,6 +264,7 @@ WHAT_IT_WAS = {
     506159936: "another task received records, an exception left them unprocessed, and the application unsubscribed",
     312266318: "a broker refused the offset that it had named as the first, and both were asked again without a back-off",
     289324530: "an ApiVersions response offered an old OffsetCommit, and every commit of that connection was refused",
+    755272169: "a commit of given offsets waited for its turn, and took the ownership only after the partitions were lost",
     1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
 }
 
@@ -617,6 +621,15 @@ def _excuse_principals_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_lane, "EXCUSED", link.EXCUSED - {error_codes.UNSUPPORTED_VERSION})
 
 
+def _take_the_ownership_after_the_wait(patch: pytest.MonkeyPatch) -> None:
+    async def commit_later(self: SimulatedConsumer, wanted: Positions | None) -> Ticket | None:
+        async with self._used() as engine:
+            positions = engine.finished() if wanted is None else wanted
+            return engine.commit_later(engine.entries(positions)) if positions else None
+
+    patch.setattr(SimulatedConsumer, "commit_later", commit_later)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -674,6 +687,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     506159972: (_omit_aborted_transactions, "G1a"),
     312266318: (look_up_again_at_once, "storms"),
     289324530: (_excuse_principals_only, "liveness"),
+    755272169: (_take_the_ownership_after_the_wait, "fencing"),
     506159936: (_unsubscribe_with_records_of_another_task, "skipped"),
 }
 
