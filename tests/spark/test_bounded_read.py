@@ -84,10 +84,12 @@ def test_everything_is_read_and_nothing_is_asked_about_a_group(kafka: EmbeddedKa
     asked: set[int] = set()
 
     def note(broker: int, request: Request) -> Fault | None:
-        asked.add(request.api_key)
+        if request.client_id == "the-reader":  # another test's client may still look for a broker that had this port
+            asked.add(request.api_key)
         return None
 
     kafka.add_request_hook(note)
+    options["kafka.client.id"] = "the-reader"
     assert read(options) == [(partition, offset) for partition in (0, 1) for offset in range(RECORDS)]
     assert LIST_OFFSETS in asked
     assert not asked & ABOUT_GROUPS
