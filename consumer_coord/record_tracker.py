@@ -103,8 +103,11 @@ class Tracking(Protocol):
         :class:`~consumer_coord.errors.IllegalStateError` if a topic does not exist. An error ends the tracking.
         """
 
-    async def stop(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """End the tracking, and continue to read these partitions at these positions, where they are still assigned."""
+    async def stop(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
+        """End the tracking, and continue these readings, by their numbers, at these positions, where they have not ended.
+
+        A partition that the group has taken and given back has another reading, which begins at a later commit.
+        """
 
 
 class BlockingTracking(Protocol):
@@ -137,5 +140,5 @@ class BlockingTracking(Protocol):
     def log_ends(self, partitions: frozenset[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
         """See :meth:`Tracking.log_ends`."""
 
-    def stop(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def stop(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
         """See :meth:`Tracking.stop`."""

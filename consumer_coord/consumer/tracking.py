@@ -104,13 +104,14 @@ class MemberTracking:
                 engine.track(None)
                 raise
 
-    async def stop(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def stop(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
         async with self._turn() as engine:
             engine.track(None)
             if self._added:
                 await engine.subscribe(self._subscription().topics, engine.callbacks)
-            for partition, at in positions.items():
-                if partition in engine.table:
+            for partition, (number, at) in positions.items():
+                reading = engine.table.get(partition)
+                if reading is not None and reading.serial == number:
                     await engine.seek(partition, at)
 
 
@@ -159,5 +160,5 @@ class BlockingMemberTracking:
         found: Mapping[TopicPartition, int] = self._run(lambda: self._tracking.log_ends(partitions, timeout_s))
         return found
 
-    def stop(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def stop(self, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
         self._run(lambda: self._tracking.stop(positions))

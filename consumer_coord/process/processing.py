@@ -499,8 +499,8 @@ class Processing(ABC):
 
         return due
 
-    def to_continue(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return where another reader of this consumer must continue, so that it receives what is not finished.
+    def to_continue(self) -> Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]:
+        """Return where another reader of this consumer must continue each reading, so that it receives what is not finished.
 
         A partition whose records are all finished continues behind them: another ``process`` would begin at the start of the
         reading, which is before them.
@@ -509,9 +509,9 @@ class Processing(ABC):
         for partition, holding in self.work.holdings.items():
             reading, at = self._readings.get(partition), self.work.to_commit(holding)
             if at is not None:
-                found[partition] = at
+                found[partition] = holding.number, at
             elif reading is not None and reading.start.offset < holding.position:
-                found[partition] = OffsetAndMetadata(holding.position)
+                found[partition] = holding.number, OffsetAndMetadata(holding.position)
         return found
 
     def counts(self) -> Counts:

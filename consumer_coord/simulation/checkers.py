@@ -809,8 +809,9 @@ class Checkers:
         if holding.resumes_at is not None or self._is_former(holding, generation):
             return
         finished = min(holding.delivery, holding.processed) if beside else holding.processed
-        # Without a finished record, nothing has to be committed.
-        if finished > max(log_start, holding.start) and truth.committed < finished:
+        # Without a finished record, nothing has to be committed. The last commit may also be one of removed records, by the
+        # application itself, behind which the consumer does not go back.
+        if finished > max(log_start, holding.start, truth.stored) and truth.committed < finished:
             raise Violation(
                 "farewell",
                 f"{holding.owner.name} closed after it had processed {holding.partition} up to {holding.processed}, but only"
@@ -834,6 +835,10 @@ class Checkers:
         """
         truth = self._truths[partition]
         return truth.adrift and truth.stored == end
+
+    def is_committed_past(self, partition: TopicPartition, end: int) -> bool:
+        """Return whether the last commit, perhaps one of removed records, lies after the end of the log."""
+        return self._truths[partition].stored > end
 
     def waits_at_lost_commit(self, holding: Holding, end: int) -> bool:
         """Return whether an owner began at the end of the log, because it does not notice that a truncation removed its commit.

@@ -30,6 +30,7 @@ import attrs
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment, scaling
+from consumer_coord.simulation.alone import with_changes_alone
 from consumer_coord.simulation.drawing import (
     draw_scenario,
     is_transactional,
@@ -264,7 +265,7 @@ def _scaling(args: argparse.Namespace) -> int:
 def _one(scenario: Scenario, args: argparse.Namespace) -> int:
     outcome = play(scenario)
     print("\n".join(outcome.history.lines))
-    print("faults:\n" + "\n".join(map(str, scenario.faults)))
+    print("faults:\n" + "\n".join(map(str, (*scenario.faults, *scenario.alone))))
     print(f"history {outcome.history.digest[:16]}: {_figures([outcome.figures])}")
     if outcome.violation is None:
         return 0
@@ -294,6 +295,9 @@ class Drawing:
 
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of one seed."""
+        return with_changes_alone(self._scenario(seed))
+
+    def _scenario(self, seed: int) -> Scenario:
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.ms)
         scenario = with_answers(with_protocol(scenario, self.protocol), self.answers)
         scenario = with_calls(with_links(with_clocks(scenario, self.clocks), self.links), self.calls)
@@ -441,7 +445,7 @@ def _report_failure(scenario: Scenario, replay: str, args: argparse.Namespace) -
     if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)
         outcome = shrink(outcome)
-    print("faults:\n" + "\n".join(map(str, outcome.scenario.faults)))
+    print("faults:\n" + "\n".join(map(str, (*outcome.scenario.faults, *outcome.scenario.alone))))
     print(f"timeline (the last {_TAIL} of {len(outcome.history.lines)} lines):")
     print(outcome.history.tail(_TAIL))
     print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate {replay}")

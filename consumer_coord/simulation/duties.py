@@ -95,6 +95,9 @@ class _Membership:
     session_from: float = -math.inf
     stable_from: float = -math.inf
     proven_at: float = -math.inf
+    #: The begin of the time in which only the time limit of the session counts: the last rebalance is over for the member, and
+    #: for its coordinator. Infinite in a rebalance.
+    settled_at: float = -math.inf
     #: API key -> the time at which the last request was sent.
     sent_at: dict[int, float] = attrs.field(factory=dict)
 
@@ -128,12 +131,13 @@ class Duties:
                 self._forget(client)
             elif request.topic_partitions is not None:
                 one.owned = _rows(request.topic_partitions)
-                if one.owned <= one.assigned:
-                    one.owes = ""
+                if one.owes and one.owned <= one.assigned:
+                    one.owes, one.settled_at = "", moment
         elif api_key == _LEAVE_GROUP:
             self._forget(client)
         elif api_key != _HEARTBEAT:
             one.owes, one.in_group, one.joining = "", False, api_key == _JOIN_GROUP
+            one.settled_at = math.inf
 
     def left(self, client: str) -> None:
         """Record that a member has left the group; if it is static, it has sent no request."""
@@ -191,6 +195,8 @@ class Duties:
     @staticmethod
     def _proves(one: _Membership, api_key: int, moment: float) -> None:
         one.in_group, one.proven_at = True, moment
+        if api_key == _SYNC_GROUP:
+            one.settled_at = moment
         one.stable_from = max(one.stable_from, one.sent_at[api_key])
         if api_key != _SYNC_GROUP:
             one.session_from = max(one.session_from, one.sent_at[api_key])
@@ -230,6 +236,13 @@ class Duties:
         spec = member.spec
         until = min(one.session_from + spec.session_s, one.stable_from + spec.rebalance_timeout_ms / 1000)
         lease: Lease = consumer.engine.core.lease
+        # In a rebalance, another time limit counts.
+        plain = not one.owes and one.session_from == one.stable_from > one.settled_at
+        known = plain and lease.enabled and consumer.subscribed
+        if known and abs(lease.until - until) > _UNUSED * (until - one.session_from) + _EVERY_S:
+            raise Violation(
+                "lease", f"{member.name} has a lease until {lease.until:.3f} s; its session was proven until {until:.3f} s"
+            )
         if moment < until - _UNUSED * (until - one.session_from) - _EVERY_S and consumer.engine.suspended:
             raise Violation(
                 "lease",

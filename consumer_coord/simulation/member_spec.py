@@ -126,6 +126,9 @@ CONSUMER_HEARTBEAT_MS = 3_000
 #: Time limit of one step of a bounded read, in seconds.
 BOUNDED_S = 2.0
 
+#: The setting ``metadata.max.age.ms``.
+METADATA_MAX_AGE_MS = 10_000
+
 #: The setting ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0
 
@@ -166,7 +169,7 @@ def settings_of(spec: MemberSpec, group_id: str, bootstrap: Sequence[tuple[str, 
         "socket.connection.setup.timeout.ms": 5_000,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
-        "metadata.max.age.ms": 10_000,
+        "metadata.max.age.ms": METADATA_MAX_AGE_MS,
     }
     if spec.protocol == "classic":
         # In the consumer protocol, the brokers' settings apply.

@@ -15,15 +15,17 @@ from consumer_coord.broker.classic_group import GroupState
 from consumer_coord.broker.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from consumer_coord.broker.request_context import RequestContext
 from consumer_coord.net.shared_clusters import forget_clusters
+from consumer_coord.simulation.alone import overcome_within_s
 from consumer_coord.simulation.application import CALM, MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.exactly_once import ExactlyOnceRules
 from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
+from consumer_coord.simulation.idle import CALMS_DOWN_S, COUNTED_S, IdleRequests
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
-from consumer_coord.simulation.member_spec import COMMIT_TIMEOUT_S
+from consumer_coord.simulation.member_spec import COMMIT_TIMEOUT_S, METADATA_MAX_AGE_MS
 from consumer_coord.simulation.reader_by_hand import ReaderByHand
-from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.simulation.stability import Stability
 from consumer_coord.simulation.world import JOINED_S, World
 from consumer_coord.simulation.wrong_answers import OFFSET_COMMIT, WRONG_ANSWERS
@@ -33,6 +35,9 @@ from consumer_coord.wire.messages.group import LeaveGroupRequest, MemberIdentity
 
 #: Time without a change after which the group counts as stable, in virtual seconds.
 _QUIET_S = 8.0
+
+#: The same after a change that happens alone.
+_OVERCOME_S = 2.0
 
 #: A coordinator looks for transactions that timed out within this time, in seconds.
 _ABORTED_S = 15.0
@@ -117,13 +122,14 @@ class _Course:
             if not self.world.alive_count:
                 self.world.start_another()
             await self._until_quiet()
-            if not any(fault.kind == "swallow" for fault in self.scenario.faults):
-                # A stable group has overcome every fault, except connections that are silently dead.
-                self.stage.troubled_until = self.loop.time()
-            self.world.health.all_read(self.world.lives)
+            self._is_overcome()
             await self._read_beside_wrong_answers()
             if self.scenario.calm_calls:
                 await self._call_in_calm()
+            for change in self.scenario.alone:
+                await self._overcome(change)
+            if self.scenario.idle:
+                await self._be_idle()
             await self._end()
         finally:
             producer.cancel()
@@ -167,16 +173,51 @@ class _Course:
             + 30_000
         ) / 1000
 
-    async def _until_quiet(self) -> None:
-        """Wait until the group is stable and remains stable.
+    async def _overcome(self, change: Fault) -> None:
+        """Change one thing in the stable group, and wait until the group has overcome it."""
+        for partition in self.cluster.partitions():
+            self.cluster.produce(partition, _RECORDS)
+        nemesis = Nemesis(self.world, (attrs.evolve(change, at_ms=int(self.loop.time() * 1000)),))
+        nemesis.begin()
+        await self._until(self.loop.time() + change.for_ms / 1000 + 0.1)
+        nemesis.heal()
+        self.cluster.settle()
+        specs = [member.spec for member in self.world.lives if member.alive]
+        await self._until_quiet(overcome_within_s(change, specs, self.scenario), quiet_s=_OVERCOME_S)
+        self._is_overcome()
+
+    async def _be_idle(self) -> None:
+        """Let time pass without any event, and count what the members send."""
+        await self._until(self.loop.time() + CALMS_DOWN_S)
+        if self.stage.calm_since() > self.loop.time():
+            # A connection that is silently dead may yet be noticed.
+            return
+        requests = self.world.idle_requests = IdleRequests()
+        await self._until(self.loop.time() + COUNTED_S)
+        self.world.idle_requests = None
+        live = [member for member in self.world.lives if member.alive and not member.leaves and member.process.is_steady]
+        there = self.cluster.kafka.topics.by_name
+        for member in live:
+            # Whether a topic is there that was not is asked about every second.
+            awaits_topics = any(topic not in there for topic in self.world.topics_of(member))
+            requests.check(member, None if awaits_topics else METADATA_MAX_AGE_MS / 1000)
+
+    def _is_overcome(self) -> None:
+        """Note that the stable group has overcome every fault, except connections that are silently dead."""
+        if not any(fault.kind == "swallow" for fault in self.scenario.faults):
+            self.stage.troubled_until = self.loop.time()
+        self.world.health.all_read(self.world.lives)
+
+    async def _until_quiet(self, bound_s: float | None = None, quiet_s: float = _QUIET_S) -> None:
+        """Wait until the group is stable and remains stable for ``quiet_s``.
 
         One further rebalance is allowed: as in Kafka, if a static member is replaced between JoinGroup and SyncGroup, the group
         waits for the former member id until the end of the sync phase.
         """
         began = self.loop.time()
         quiet_since: float | None = None
-        helped, bound_s = False, self.bound_s
-        while quiet_since is None or self.loop.time() - quiet_since < _QUIET_S:
+        helped, bound_s = False, self.bound_s if bound_s is None else bound_s
+        while quiet_since is None or self.loop.time() - quiet_since < quiet_s:
             disquiet = self.stability.disquiet()
             if disquiet is not None:
                 quiet_since = None
@@ -377,6 +418,7 @@ class _Course:
             read = self.checkers.covered(partition) == end
             emptied = self.stability.emptied(partition, committed)
             late = read and committed != end and not emptied and not self.checkers.went_back(partition)
+            late = late and not self.checkers.is_committed_past(partition, end or 0)
             late = late and partition not in nothing_read and committed < self.checkers.finished(partition)
             # If a partition was lost while the members closed, its next owner would read the remaining records again.
             if partition.topic in wanted and end and late and not self.checkers.lost_with_the_protocol(partition):

@@ -27,7 +27,8 @@ class Fault:
 
     def __str__(self) -> str:
         during = f" for {self.for_ms} ms" if self.for_ms else ""
-        return f"{self.at_ms:>7} ms  {self.kind} target={self.target} value={self.value}{during}"
+        begins = f"{self.at_ms:>7} ms" if self.at_ms else "     alone"
+        return f"{begins}  {self.kind} target={self.target} value={self.value}{during}"
 
 
 @attrs.frozen(kw_only=True)
@@ -84,6 +85,10 @@ class Scenario:
     fetching: Fetching | None = attrs.field(default=None, metadata={"later": True})
     #: Whether members also make calls after the last fault, when the group is stable.
     calm_calls: bool = attrs.field(default=False, metadata={"later": True})
+    #: Changes that happen after the last fault, one at a time; ``at_ms`` has no meaning.
+    alone: tuple[Fault, ...] = attrs.field(default=(), metadata={"later": True})
+    #: Whether the requests of the idle group are counted at last.
+    idle: bool = attrs.field(default=False, metadata={"later": True})
     #: Whether the brokers subscribe to the members' metrics (KIP-714).
     metrics: bool = attrs.field(default=False, metadata={"later": True})
 
@@ -109,8 +114,9 @@ def from_json(text: str) -> Scenario:
         for spec in data.pop("members")
     ]
     faults = tuple(Fault(**fault) for fault in data.pop("faults"))
+    alone = tuple(Fault(**fault) for fault in data.pop("alone", ()))
     later = tuple(data.pop("later_assignors"))
     fetching = data.pop("fetching", None)
     if fetching is not None:
         fetching = Fetching(**{**fetching, "versions": tuple(fetching["versions"])})
-    return Scenario(members=tuple(specs), faults=faults, later_assignors=later, fetching=fetching, **data)
+    return Scenario(members=tuple(specs), faults=faults, alone=alone, later_assignors=later, fetching=fetching, **data)

@@ -37,6 +37,7 @@ def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
     def with_faults(faults: Sequence[Fault]) -> bool:
         return fails(attrs.evolve(best.scenario, faults=tuple(faults)))
 
+    fewer(best.scenario.alone, lambda changes: fails(attrs.evolve(best.scenario, alone=tuple(changes))))
     fewer(best.scenario.faults, with_faults)
     fewer(
         best.scenario.members,

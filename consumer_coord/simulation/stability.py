@@ -163,6 +163,8 @@ class Stability:
         committed = self._checkers.first_record(partition, self._checkers.committed_now(partition))
         late = member.spec.commit == "revoke" or self._checkers.went_back(partition)
         excused = late or self._checkers.is_adrift_at(partition, end)
+        # The application has committed records itself that were removed: the consumer does not go back behind its commit.
+        excused = excused or (member.spec.auto and self._checkers.is_committed_past(partition, end))
         if not excused and end and committed != end and not self.emptied(partition, committed):
             return f"{partition} is committed up to {committed} of {end}"
         return None

@@ -14,6 +14,7 @@ from consumer_coord.simulation.checkers import Checkers, Violation
 from consumer_coord.simulation.duties import Duties
 from consumer_coord.simulation.health import HealthRule
 from consumer_coord.simulation.history import History
+from consumer_coord.simulation.idle import IdleRequests
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.processing_member import ProcessingMember
@@ -56,9 +57,13 @@ class World:
         self._topics = list(scenario.topics)
         self.health = HealthRule(self.checkers, self.cluster)
         self.duties: Duties = self.stage.duties
+        #: The requests since the group is idle; None before.
+        self.idle_requests: IdleRequests | None = None
 
     def _on_request(self, client: str, frame: bytes) -> None:
         self.stage.on_request(client)
+        if self.idle_requests is not None:
+            self.idle_requests.sent(client, frame)
         try:
             self.health.look(self.lives, self.loop.time())
             # Before the request counts, because it may be the one that is late.

@@ -167,9 +167,27 @@ def test_nothing_else_reads_while_records_are_tracked(kafka: EmbeddedKafka) -> N
             with pytest.raises(KafkaException, match="tracked already"):
                 await member.track_records(Tracker())
             # The records that are not finished are read again.
-            await tracking.stop({P0: OffsetAndMetadata(1)})
+            await tracking.stop({P0: (tracking.readings()[P0].number, OffsetAndMetadata(1))})
             messages = await member.consume(3, 10)
             assert [message.offset() for message in messages] == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_a_reading_that_has_ended_is_not_continued(kafka: EmbeddedKafka) -> None:
+    """A partition that was lost and assigned again begins at the group's commit, which may be a later one."""
+
+    async def main() -> None:
+        produce(kafka, 4)
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            tracking = await member.track_records(Tracker())
+            await read(tracking, 3)
+            number = tracking.readings()[P0].number
+            await member.seek(TopicPartition("orders", 0, 3))
+            await tracking.stop({P0: (number, OffsetAndMetadata(1))})
+            messages = await member.consume(1, 10)
+            assert [message.offset() for message in messages] == [3]
 
     asyncio.run(main())
 

@@ -94,9 +94,9 @@ def _let_a_retry_wait_alone(patch: Patch) -> None:
 def go_back_to_the_start_of_the_reading(patch: Patch) -> None:
     """The simulation found this bug in the real code: ``process`` begins again before what is finished in a partition."""
 
-    def to_continue(self: Processing) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        found = {one: self.work.to_commit(holding) for one, holding in self.work.holdings.items()}
-        return {one: at for one, at in found.items() if at is not None}
+    def to_continue(self: Processing) -> Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]:
+        found = {one: (holding.number, self.work.to_commit(holding)) for one, holding in self.work.holdings.items()}
+        return {one: (number, at) for one, (number, at) in found.items() if at is not None}
 
     patch.setattr(Processing, "to_continue", to_continue)
 

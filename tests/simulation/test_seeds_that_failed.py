@@ -28,6 +28,7 @@ from consumer_coord.consumer.commit_before_revoke import LastWait
 from consumer_coord.consumer.engine_loop import EngineLoop
 from consumer_coord.consumer.partitions import Positions
 from consumer_coord.consumer.reading.reader import Reader
+from consumer_coord.consumer.tracking import MemberTracking
 from consumer_coord.errors import AssignorError
 from consumer_coord.fetch import FetchedRecords, Fetcher
 from consumer_coord.fetch.batches import reach
@@ -49,6 +50,7 @@ from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import ClusterView, MetadataWatch
 from consumer_coord.net.metadata import Broker
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation import application, edits, stage
 from consumer_coord.simulation import play as course
@@ -265,6 +267,8 @@ WHAT_IT_WAS = {
     312266318: "a broker refused the offset that it had named as the first, and both were asked again without a back-off",
     289324530: "an ApiVersions response offered an old OffsetCommit, and every commit of that connection was refused",
     755272169: "a commit of given offsets waited for its turn, and took the ownership only after the partitions were lost",
+    4027: "the application committed records itself that were truncated; the rule wanted an automatic commit before them",
+    802109614: "at its end, process sought in a partition that had been lost and had come back, before another owner's commit",
     1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
 }
 
@@ -630,6 +634,23 @@ def _take_the_ownership_after_the_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedConsumer, "commit_later", commit_later)
 
 
+def _know_no_commit_past_the_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkers, "is_committed_past", lambda self, partition, end: False)
+
+
+def _continue_readings_that_have_ended(patch: pytest.MonkeyPatch) -> None:
+    """The end of ``process`` seeks in every partition that is assigned, also if its reading is another one than before."""
+
+    async def stop(self: MemberTracking, positions: Mapping[TopicPartition, tuple[int, OffsetAndMetadata]]) -> None:
+        async with self._turn() as engine:
+            engine.track(None)
+            for partition, (_, at) in positions.items():
+                if partition in engine.table:
+                    await engine.seek(partition, at)
+
+    patch.setattr(MemberTracking, "stop", stop)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
@@ -680,7 +701,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     871432871: (_expect_leaders_to_know_all_members, "handover"),
     871433894: (_pause_and_resume_at_once, "callbacks"),
     871438118: (_expect_no_foreign_members, "liveness"),
-    871388534: (_leave_by_requests_alone, "overdue"),
+    871388534: (_leave_by_requests_alone, "lease"),
     871388606: (_tell_all_brokers_of_pushed_metrics, "metrics"),
     176432609: (_never_ask_for_the_whole_assignment, "liveness"),
     588938682: (_believe_refused_commits, "skipped"),
@@ -688,6 +709,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     312266318: (look_up_again_at_once, "storms"),
     289324530: (_excuse_principals_only, "liveness"),
     755272169: (_take_the_ownership_after_the_wait, "fencing"),
+    4027: (_know_no_commit_past_the_end, "liveness"),
+    802109614: (_continue_readings_that_have_ended, "handled"),
     506159936: (_unsubscribe_with_records_of_another_task, "skipped"),
 }
 

@@ -76,10 +76,14 @@ def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
     return chosen
 
 
-def _by_histories(tree: Path, first: int, processor_s: float) -> dict[str, Any]:
+#: A mutant whose histories need more processor time than this makes the client spin, in seconds.
+_MOST_S = 240.0
+
+
+def _by_histories(tree: Path, first: int, count: int) -> dict[str, Any]:
     """Return the violation of the first history that breaks a rule, and the number of histories played."""
-    check = functools.partial(judges.histories, first, processor_s)
-    end = warm.in_child(tree, check, processor_s=4 * judges.MORE_HISTORIES_S, wall_s=40 * judges.MORE_HISTORIES_S)
+    check = functools.partial(judges.histories, first, count)
+    end = warm.in_child(tree, check, processor_s=_MOST_S, wall_s=10 * _MOST_S)
     found: dict[str, Any] = end.value or {"played": first, "broken": end.broke, "executed": True}
     return found
 
@@ -106,7 +110,7 @@ def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None)
     shutil.copy2(original, tree / "original")
     try:
         original.write_text(mutant.text)
-        played = _by_histories(tree, 0, judges.HISTORIES_S)
+        played = _by_histories(tree, 0, judges.HISTORIES)
         found = {"histories": played["played"], "executed": played["executed"]}
         if played["broken"] is not None:
             return {**found, "by": "simulation", "how": played["broken"]}
@@ -117,7 +121,7 @@ def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None)
         if failed is not None:
             return {**found, "by": "unit tests", "how": failed}
         if played["executed"]:
-            played = _by_histories(tree, played["played"], judges.MORE_HISTORIES_S)
+            played = _by_histories(tree, played["played"], judges.MORE_HISTORIES)
         by = _UNNOTICED if played["broken"] is None else "simulation"
         return {**found, "tests": len(names), "by": by, "how": played["broken"] or ""}
     finally:

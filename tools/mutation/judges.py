@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import builtins
-import time
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from tools.mutation.drawing import PROBE
 from tools.mutation.executed import ExecutedLines
 
-#: Maximum processor time of histories, in seconds: at first, and again when the unit tests detect nothing either.
-HISTORIES_S, MORE_HISTORIES_S = 20.0, 60.0
+#: Number of histories: at first, and again when the unit tests detect nothing either.
+HISTORIES, MORE_HISTORIES = 40, 120
 #: Maximum time of the unit tests for a mutant, in seconds, measured without a bug.
 TESTS_S = 120.0
 #: The seeds of the histories, and how they are drawn, in turn: with the faults of every flag of ``simulate``.
@@ -43,8 +42,8 @@ def play_one(seed: int) -> str | None:
     return None if outcome.violation is None else str(outcome.violation)
 
 
-def histories(first: int, processor_s: float) -> dict[str, Any]:
-    """Play histories until a history breaks a rule or the time is over; return the violation and the number played.
+def histories(first: int, count: int) -> dict[str, Any]:
+    """Play up to ``count`` histories until one breaks a rule; return the violation and the number played.
 
     End early when no history executes the mutant.
     """
@@ -52,16 +51,14 @@ def histories(first: int, processor_s: float) -> dict[str, Any]:
 
     logging.disable(logging.CRITICAL)
     executed = watch_mutant()
-    began = time.process_time()
     number = first
-    for number in range(first, len(SEEDS)):
-        long = time.process_time() - began > processor_s
-        if long or (number >= _UNTIL_EXECUTED and not executed):
+    for number in range(first, min(first + count, len(SEEDS))):
+        if number >= _UNTIL_EXECUTED and not executed:
             break
         broken = play_one(SEEDS[number])
         if broken is not None:
             return {"played": number, "broken": f"seed {SEEDS[number]}: {broken}", "executed": True}
-    return {"played": number, "broken": None, "executed": bool(executed)}
+    return {"played": number + 1, "broken": None, "executed": bool(executed)}
 
 
 def watch_mutant() -> list[bool]:
