@@ -4,17 +4,18 @@
 ``network``     connections that delay, break and split, from one seeded generator
 ``faults``      the kinds of faults, one function each
 ``brokers``     the production brokers, in simulated processes
-``data_plane``  librdkafka's behaviour in virtual time
 ``record_log``  the logs of runs in which members send Fetch requests
 ``columns``     applications that read columns with the production Fetch code
-``consumer``    the production consumer over network and data plane
+``consumer``    the production consumer over the simulated network
 ``calls``       the rules for each call of an application
 ``application`` members that read, process, commit, crash, hang and return
 ``checkers``    the rules that hold at every step
 ``duties``      the rules about heartbeats, joins and acknowledgements that come too late
+``idle``        the rule about what an idle group sends
 ``health``      the rule about ``consumer.health()``
 ``scenario``    the contents of one simulation run, as data
 ``drawing``     from a seed to a scenario
+``alone``       changes of a stable group that happen alone
 ``stage``       the environment of members
 ``world``       on a stage: all processes of the members, and the topics
 ``stability``   whether the group is stable and has read everything
