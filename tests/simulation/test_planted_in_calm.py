@@ -69,7 +69,7 @@ def _alone(*kinds: str, **spec: Any) -> Scenario:
     return attrs.evolve(history(**spec), alone=tuple(Fault(0, kind, number, 3) for number, kind in enumerate(kinds)))
 
 
-_CLASSIC: Final = {"protocol": "classic", "members": 3}
+_CLASSIC: Final[Mapping[str, Any]] = {"protocol": "classic", "members": 3}
 _IDLE: Final = attrs.evolve(history(members=3), idle=True)
 
 #: Name -> the bug, the rules that it may break, and the history.
