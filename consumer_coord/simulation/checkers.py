@@ -26,7 +26,8 @@ The rules, by the names under which they are reported:
 ``bounded``       a bounded read of columns ends by position, delivers no record at or after its ends, and skips none before
                   them
 ``lease``         after another owner has delivered a record of a partition, the former owner delivers no record of the
-                  partition; while answers of the coordinator prove its membership, a member does deliver (see ``duties.py``)
+                  partition; while answers of the coordinator prove its membership, a member does deliver, and its lease is
+                  as long as the proven session (see ``duties.py``)
 ``overdue``       without a fault, a member does in time what it owes to its coordinator (see ``duties.py``)
 ``callbacks``     only partitions that the member does not own are assigned; only owned partitions are revoked, lost, or deliver
                   records
@@ -49,6 +50,7 @@ The rules, by the names under which they are reported:
                   from its settings (``fresh_within_s``), counted from the begin of the ownership if that is later; without a
                   fault, no record is delivered before a much older one of another partition of its owner
 ``leaks``         after the end no task, timer, or connection is left
+``idle``          in an idle group, members send heartbeats and little else (see ``idle.py``)
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, or repeats a look-up more than
                   :data:`MOST_REPEATS` times, whatever the brokers respond
 ``farewell``      a member that closes while no fault interferes commits everything that it has processed

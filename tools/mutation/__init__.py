@@ -3,8 +3,8 @@
     python -m tools.mutation --count 100 --seed 1 --results mutants.jsonl --table
 
 Each mutant (a condition negated, a comparison flipped, a call or an assignment dropped, ``and`` for ``or``, a number changed)
-runs in 40 simulated histories, with the faults of every flag in turn. If these find nothing, the unit tests that execute a line
-of the mutant run, and then 120 more histories. If the first histories do not execute the mutant, the simulation stops. Mutants
+runs in 24 simulated histories, with the faults of every flag in turn. If these find nothing, the unit tests that execute a line
+of the mutant run, and then 72 more histories. If the first histories do not execute the mutant, the simulation stops. Mutants
 that nothing detects are listed: each needs a test, or a reason why it makes no difference. The results are appended, and a
 restarted run continues.
 

@@ -10,7 +10,7 @@ from tools.mutation.drawing import PROBE
 from tools.mutation.executed import ExecutedLines
 
 #: Number of histories: at first, and again when the unit tests detect nothing either.
-HISTORIES, MORE_HISTORIES = 40, 120
+HISTORIES, MORE_HISTORIES = 24, 72
 #: Maximum time of the unit tests for a mutant, in seconds, measured without a bug.
 TESTS_S = 120.0
 #: The seeds of the histories, and how they are drawn, in turn: with the faults of every flag of ``simulate``.
