@@ -36,7 +36,7 @@ from consumer_coord.consumer import cluster_queries, group_metadata
 from consumer_coord.consumer.arrow_arguments import entries_of
 from consumer_coord.consumer.callback_types import Callback, Callbacks
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.partitions import Phase
+from consumer_coord.consumer.partitions import Phase, Table
 from consumer_coord.errors import ConfigurationError, RetriableError
 from consumer_coord.group.commits import Entry
 from consumer_coord.group.member_lag import member_lag
@@ -289,18 +289,20 @@ class SharedCalls:
         """Continue at the group's committed offsets; the keys are the caller's objects, if it passed any."""
         named = {partition_of(row): row for row in self._access.given(partitions)}
 
-        def held(engine: Engine) -> Mapping[TopicPartition, Row]:
+        def held(engine: Engine) -> tuple[Mapping[TopicPartition, Row], Table]:
             engine.must_hold(named, "seek_to_committed")
-            return named or {partition: native(partition) for partition in engine.table}
+            return named or {partition: native(partition) for partition in engine.table}, engine.table
 
-        keys = await self._access.use(held)
+        keys, before = await self._access.use(held)
         found = await self._access.beside(lambda engine: engine.core.committed(frozenset(keys)))
 
         async def seek(engine: Engine) -> None:
             positions = {partition: at for partition, at in found.items() if at is not None}
             engine.must_hold(positions, "seek_to_committed")
             for partition, position in sorted(positions.items()):
-                await engine.seek(partition, position)
+                # A partition that was lost and assigned again meanwhile begins at a later commit.
+                if engine.table[partition].ownership == before[partition].ownership:
+                    await engine.seek(partition, position)
 
         await self._access.run(seek)
         return {key: None if (at := found[partition]) is None else at.offset for partition, key in keys.items()}

@@ -12,7 +12,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.confluent import KafkaException, TopicPartition
 from consumer_coord.topic_partition import TopicPartition as Named
 from tests.consumer.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
-from tests.support.white_box import data_plane
+from tests.support.waiting import eventually_async
+from tests.support.white_box import coordinator_of, data_plane
 
 
 @pytest.fixture
@@ -99,6 +100,37 @@ def test_seeks_to_the_beginning_the_end_and_the_commits(kafka: EmbeddedKafka) ->
             assert await member.getmany(timeout_ms=200) == {}
             with pytest.raises(KafkaException, match="not assigned"):
                 await member.seek_to_end(Named("other", 0))
+
+    asyncio.run(main())
+
+
+def test_a_seek_to_the_commits_leaves_a_partition_alone_that_was_assigned_again_meanwhile(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins at the commit of the owner in between, which the look-up did not see."""
+
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, 60)
+        async with consumer(kafka, enable_auto_commit="false") as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            await _all_of(member, 60)
+            await member.commit(offsets=[TopicPartition("orders", 1, 2)], asynchronous=False)
+            core = coordinator_of(member)
+            committed = core.committed
+
+            async def slow(partitions: frozenset[Named]) -> object:
+                found = await committed(partitions)
+                await member.commit(offsets=[TopicPartition("orders", 1, 7)], asynchronous=False)
+                await member.unsubscribe()
+                await member.subscribe(["orders"])
+                await eventually_async(
+                    lambda: len(core.assignment.held) == PARTITIONS, step=lambda: member.getmany(timeout_ms=1)
+                )
+                return found
+
+            monkeypatch.setattr(core, "committed", slow)
+            await member.seek_to_committed(TopicPartition("orders", 1))
+            assert (await member.getone(Named("orders", 1))).offset() == 7
 
     asyncio.run(main())
 
