@@ -220,7 +220,10 @@ def with_links(scenario: Scenario, links: str) -> Scenario:
 
 
 def with_calls(scenario: Scenario, calls: str) -> Scenario:
-    """Return the same simulation run; with ``several``, other tasks of some members make calls at any moment."""
+    """Return the same simulation run; with ``several``, other tasks of some members make calls at any moment.
+
+    In a third of the seeds, half of the members also call ``assign`` in ``on_assign``.
+    """
     if calls == "one":
         return scenario
     random = Random(f"{scenario.seed}-calls")
@@ -236,7 +239,10 @@ def with_calls(scenario: Scenario, calls: str) -> Scenario:
     for _ in range(by_hand.choice((0, 2, 6))):
         at_ms = by_hand.randint(0, scenario.faults_end_ms)
         more.append(Fault(at_ms, "commit-absent", by_hand.randrange(1_000), by_hand.randrange(1_000)))
-    return _with_faults(attrs.evolve(scenario, calm_calls=True), more)
+    assigning = Random(f"{scenario.seed}-assigns")
+    share = assigning.choice((0.0, 0.0, 0.5))
+    members = tuple(attrs.evolve(spec, assigns=assigning.random() < share) for spec in scenario.members)
+    return _with_faults(attrs.evolve(scenario, members=members, calm_calls=True), more)
 
 
 def with_reads(scenario: Scenario, reads: str) -> Scenario:
