@@ -78,8 +78,8 @@ def overcome_within_s(change: Fault, specs: Sequence[MemberSpec], scenario: Scen
 
     None if other things than the change may delay them: handlers, transactions, a change of the assignor or of the protocol.
     """
-    first, kind, fetching = specs[0], ALONE[change.kind], scenario.fetching
-    if first.process or first.transactions or scenario.later_protocol is not None:
+    kind, fetching = ALONE[change.kind], scenario.fetching
+    if scenario.later_protocol is not None or any(spec.process or spec.transactions for spec in specs):
         return None
     if {spec.assignors for spec in specs} != {scenario.later_assignors}:
         return None
@@ -87,7 +87,7 @@ def overcome_within_s(change: Fault, specs: Sequence[MemberSpec], scenario: Scen
     bound_s = _SLACK_S + change.for_ms / 1000 + max(map(_rebalanced_within_s, specs)) + fetches_s
     if kind.ends_session or any(spec.instance_id for spec in specs):
         bound_s += max(spec.session_s for spec in specs)
-    settings = settings_of(first, "", (), "")
+    settings = settings_of(specs[0], "", (), "")
     if kind.in_metadata:
         bound_s += METADATA_MAX_AGE_MS / 1000
     if kind.unanswered or any(fault.kind == "swallow" for fault in scenario.faults):

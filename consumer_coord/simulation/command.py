@@ -265,7 +265,7 @@ def _scaling(args: argparse.Namespace) -> int:
 def _one(scenario: Scenario, args: argparse.Namespace) -> int:
     outcome = play(scenario)
     print("\n".join(outcome.history.lines))
-    print("faults:\n" + "\n".join(map(str, (*scenario.faults, *scenario.alone))))
+    print(_faults_of(scenario))
     print(f"history {outcome.history.digest[:16]}: {_figures([outcome.figures])}")
     if outcome.violation is None:
         return 0
@@ -311,6 +311,11 @@ class Drawing:
         """Return, as text, the flags without which the seed draws a different scenario."""
         given = attrs.asdict(self, filter=lambda attribute, value: value != attribute.default)
         return "".join(f" --fault-{name} {value}" for name, value in given.items())
+
+
+def _faults_of(scenario: Scenario) -> str:
+    changes = ("changes alone, afterwards:", *map(str, scenario.alone)) if scenario.alone else ()
+    return "\n".join(("faults:", *map(str, scenario.faults), *changes))
 
 
 def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
@@ -445,7 +450,7 @@ def _report_failure(scenario: Scenario, replay: str, args: argparse.Namespace) -
     if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)
         outcome = shrink(outcome)
-    print("faults:\n" + "\n".join(map(str, (*outcome.scenario.faults, *outcome.scenario.alone))))
+    print(_faults_of(outcome.scenario))
     print(f"timeline (the last {_TAIL} of {len(outcome.history.lines)} lines):")
     print(outcome.history.tail(_TAIL))
     print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate {replay}")

@@ -15,10 +15,10 @@ CALMS_DOWN_S: Final = 10.0
 #: How long the requests of an idle group are counted, in seconds.
 COUNTED_S: Final = 12.0
 
-#: API key -> the most requests, beside those that are sent at regular times: FindCoordinator, JoinGroup, Heartbeat, SyncGroup,
-#: DescribeConfigs, ConsumerGroupHeartbeat.
 _METADATA: Final = 3
 _HEARTBEATS: Final = frozenset({12, 68})
+#: API key -> the most requests, beside those that are sent at regular times: FindCoordinator, JoinGroup, Heartbeat, SyncGroup,
+#: DescribeConfigs, ConsumerGroupHeartbeat.
 _MOST: Final = {10: 1, 11: 0, 12: 1, 14: 0, 32: 1, 68: 1}
 
 

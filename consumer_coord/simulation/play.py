@@ -122,7 +122,7 @@ class _Course:
             if not self.world.alive_count:
                 self.world.start_another()
             await self._until_quiet()
-            self._is_overcome()
+            self._has_overcome()
             await self._read_beside_wrong_answers()
             if self.scenario.calm_calls:
                 await self._call_in_calm()
@@ -184,7 +184,7 @@ class _Course:
         self.cluster.settle()
         specs = [member.spec for member in self.world.lives if member.alive]
         await self._until_quiet(overcome_within_s(change, specs, self.scenario), quiet_s=_OVERCOME_S)
-        self._is_overcome()
+        self._has_overcome()
 
     async def _be_idle(self) -> None:
         """Let time pass without any event, and count what the members send."""
@@ -202,7 +202,7 @@ class _Course:
             awaits_topics = any(topic not in there for topic in self.world.topics_of(member))
             requests.check(member, None if awaits_topics else METADATA_MAX_AGE_MS / 1000)
 
-    def _is_overcome(self) -> None:
+    def _has_overcome(self) -> None:
         """Note that the stable group has overcome every fault, except connections that are silently dead."""
         if not any(fault.kind == "swallow" for fault in self.scenario.faults):
             self.stage.troubled_until = self.loop.time()

@@ -27,8 +27,7 @@ class Fault:
 
     def __str__(self) -> str:
         during = f" for {self.for_ms} ms" if self.for_ms else ""
-        begins = f"{self.at_ms:>7} ms" if self.at_ms else "     alone"
-        return f"{begins}  {self.kind} target={self.target} value={self.value}{during}"
+        return f"{self.at_ms:>7} ms  {self.kind} target={self.target} value={self.value}{during}"
 
 
 @attrs.frozen(kw_only=True)
