@@ -197,7 +197,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, set[str]]] = {
     "acknowledge before revoking": (
         _acknowledge_before_revoking,
         history(Fault(4_000, "start", 0, 0), members=1, callback_ms=3_000),
-        {"handover", "exclusive", "fencing"},
+        {"handover", "exclusive", "fencing", "lease"},
     ),
     "keep what was held after fencing": (
         _keep_what_was_held_after_fencing,
@@ -217,7 +217,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, set[str]]] = {
     "forget topic ids": (
         _forget_topic_ids,
         history(Fault(4_000, "start", 0, 0), members=1, topics=(1, 1), callback_ms=3_000),
-        {"handover", "exclusive"},
+        {"handover", "exclusive", "lease"},
     ),
     "believe that a join proves the membership": (
         _believe_that_a_join_proves_the_membership,
