@@ -115,6 +115,15 @@ async def test_a_poll_after_the_join_gets_no_error_for_a_former_obstacle() -> No
     assert failures.take() is refused, "another failure is reported all the same"
 
 
+@pytest.mark.parametrize("final", [False, True], ids=["once", "final"])
+def test_only_a_final_failure_is_raised_by_every_poll(final: bool) -> None:
+    failures = Failures("g", PATIENCE_MS, lambda: None)
+    error = FencedError("fenced") if final else RetriableError("the coordinator is away")
+    failures.set(error)
+    assert failures.take() is error
+    assert failures.take() is (error if final else None)
+
+
 @pytest.mark.parametrize("as_note", [False, True], ids=["failure", "note"])
 def test_a_missing_topic_of_the_former_subscription_is_not_reported(as_note: bool) -> None:
     failures = Failures("g", PATIENCE_MS, lambda: None)

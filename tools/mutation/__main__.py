@@ -43,7 +43,7 @@ def _executed(tree: Path, cache: Path) -> list[dict[str, Any]]:
         kept = {row["file"]: row["tests"] for row in map(json.loads, cache.read_text().splitlines())}
     files = frozenset(str(tree / mutant.file) for mutant in mutants(10**6, 0))
     for folder in judges.TESTS:
-        for test_file in sorted(str(path.relative_to(tree)) for path in (tree / folder).glob("test_*.py")):
+        for test_file in sorted(str(path.relative_to(tree)) for path in (tree / folder).rglob("test_*.py")):
             if test_file in kept:
                 continue
             check = functools.partial(judges.executed_by_tests, test_file, files)

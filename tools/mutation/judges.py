@@ -27,7 +27,7 @@ _DRAWN: Sequence[Mapping[str, Any]] = (
 )
 #: Number of histories after which the check ends if none of them has executed the mutant.
 _UNTIL_EXECUTED = 12
-TESTS = ("tests/net", "tests/runtime", "tests/group", "tests/consumer")
+TESTS = ("tests/net", "tests/runtime", "tests/group", "tests/consumer", "tests/process")
 _QUICK = "not kafka and not spark and not slow"
 #: The parent process has imported modules ahead (``warm.py``), whose assertions pytest can then not rewrite.
 _PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
