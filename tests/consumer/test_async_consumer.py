@@ -307,6 +307,28 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(assignor: 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("assignor", [CooperativeStickyAssignor, MODERN])
+def test_after_an_unsubscribe_partitions_are_read_that_were_assigned_by_hand_and_then_the_group_s_again(
+    assignor: Any, kafka: EmbeddedKafka
+) -> None:
+    """Without a membership, no lease ends the delivery; the next membership has one again."""
+
+    async def main() -> None:
+        produce(kafka, 60)
+        async with consumer(kafka, assignor) as member:
+            await member.subscribe(["orders"])
+            await take(member, 60)
+            await member.unsubscribe()
+            await member.assign([TopicPartition("orders", 1, 4)])
+            assert len(await take(member, 6)) == 6
+            await member.unassign()
+            await member.subscribe(["orders"])
+            produce(kafka, 6)
+            assert len(await take(member, 6)) >= 6
+
+    asyncio.run(main())
+
+
 def test_in_the_consumer_protocol_a_coroutine_as_on_revoke_ends_before_the_acknowledgement(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 60)
