@@ -28,7 +28,9 @@ def test_an_unclean_election_is_found_and_reading_goes_on_where_the_logs_agree(k
     one = TopicPartition(name, 0)
 
     def write(count: int, mark: bytes) -> None:
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "batch.num.messages": 5})
+        # Without idempotence, a batch that is sent again may follow later ones.
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "batch.num.messages": 5, "enable.idempotence": True}
+        producer = Producer(settings)
         for number in range(count):
             producer.produce(name, mark + b"%d" % number, partition=0)
         assert producer.flush(DEADLINE_S) == 0
