@@ -17,10 +17,9 @@ from consumer_coord.errors import UnknownTopicError
 from consumer_coord.group import commits
 from consumer_coord.group.commits import CommitLane
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.topic_partition import TopicPartition
-from tests.support.simulation.planting import former
+from tests.support.simulation.planting import assert_reveals, former
 from tests.support.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
@@ -107,9 +106,4 @@ PLANTED: Final[Mapping[str, tuple[Callable[[Patch], None], tuple[str, ...], Scen
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
     plant, rules, scenario = PLANTED[name]
-    outcome = play(scenario)
-    assert outcome.violation is None, outcome.history.tail(40)
-    plant(monkeypatch)
-    found = play(scenario).violation
-    assert found is not None
-    assert found.rule in rules, found
+    assert_reveals(scenario, plant, rules, monkeypatch)

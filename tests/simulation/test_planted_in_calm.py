@@ -15,9 +15,8 @@ from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.heartbeat_clock import HeartbeatClock
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.metadata_watch import MetadataWatch
-from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
-from tests.support.simulation.planting import former
+from tests.support.simulation.planting import assert_reveals, former
 from tests.support.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
@@ -86,9 +85,4 @@ PLANTED: Final[Mapping[str, tuple[Callable[[Patch], None], tuple[str, ...], Scen
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
     plant, rules, scenario = PLANTED[name]
-    outcome = play(scenario)
-    assert outcome.violation is None, outcome.history.tail(40)
-    plant(monkeypatch)
-    found = play(scenario).violation
-    assert found is not None
-    assert found.rule in rules, found
+    assert_reveals(scenario, plant, rules, monkeypatch)

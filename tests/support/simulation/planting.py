@@ -41,6 +41,18 @@ def do_not_read_groups(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupStore, "elect", elect)
 
 
+def assert_reveals(
+    scenario: Scenario, plant: Callable[[pytest.MonkeyPatch], None], rules: Collection[str], patch: pytest.MonkeyPatch
+) -> None:
+    """Assert that a history keeps every rule, and breaks one of the given rules with the planted bug."""
+    outcome = play(scenario)
+    assert outcome.violation is None, outcome.history.tail(40)
+    plant(patch)
+    found = play(scenario).violation
+    assert found is not None
+    assert found.rule in rules, found
+
+
 def assert_found(
     name: str,
     planted: tuple[Callable[[pytest.MonkeyPatch], None], Collection[str]],
