@@ -98,6 +98,8 @@ class _Membership:
     #: The begin of the time in which only the time limit of the session counts: the last rebalance is over for the member, and
     #: for its coordinator. Infinite in a rebalance.
     settled_at: float = -math.inf
+    #: When the member last asked to join a group of the consumer protocol. Then it also asks for the session timeout, once.
+    joined_at: float = math.inf
     #: API key -> the time at which the last request was sent.
     sent_at: dict[int, float] = attrs.field(factory=dict)
 
@@ -127,6 +129,8 @@ class Duties:
         one.sent_at[api_key] = moment
         if api_key == _CONSUMER_GROUP_HEARTBEAT:
             request: Any = decode_request(frame).message
+            if request.member_epoch == 0:
+                one.joined_at = moment
             if request.member_epoch < 0:
                 self._forget(client)
             elif request.topic_partitions is not None:
@@ -239,7 +243,11 @@ class Duties:
         # In a rebalance, another time limit counts.
         plain = not one.owes and one.session_from == one.stable_from > one.settled_at
         known = plain and lease.enabled and consumer.subscribed
-        if known and abs(lease.until - until) > _UNUSED * (until - one.session_from) + _EVERY_S:
+        # Without an answer, the member assumes that a session lasts for three heartbeat intervals.
+        assumed_s = 3 * spec.heartbeat_interval_s if one.joined_at < calm_since else spec.session_s
+        shorter_s = max(0.0, spec.session_s - assumed_s)
+        tolerance_s = _UNUSED * (until - one.session_from) + _EVERY_S
+        if known and not -tolerance_s - shorter_s <= lease.until - until <= tolerance_s:
             raise Violation(
                 "lease", f"{member.name} has a lease until {lease.until:.3f} s; its session was proven until {until:.3f} s"
             )
