@@ -598,8 +598,8 @@ class MemberProcess:
             return "another task has unsubscribed"
         if stage.cluster.refused and error.code in REFUSALS:
             return "a broker refused the look-up of a start"
-        if stage.cluster.errs and isinstance(error, IncompleteResponseError):
-            return "a broker answers a look-up wrongly, and other faults had used up most of its time limit"
+        if (stage.cluster.errs or self.process.frozen_s) and isinstance(error, IncompleteResponseError):
+            return "a broker answers a look-up wrongly, and other faults or a standstill had used up most of its time limit"
         if stage.cluster.edits and isinstance(error, BrokerError | FatalError):
             return "a broker refuses, or offers no version"
         if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):

@@ -267,6 +267,7 @@ WHAT_IT_WAS = {
     312266318: "a broker refused the offset that it had named as the first, and both were asked again without a back-off",
     289324530: "an ApiVersions response offered an old OffsetCommit, and every commit of that connection was refused",
     755272169: "a commit of given offsets waited for its turn, and took the ownership only after the partitions were lost",
+    561103619: "a process stood still after a wrong answer, whose look-up had no time left when it went on",
     4027: "the application committed records itself that were truncated; the rule wanted an automatic commit before them",
     802109614: "at its end, process sought in a partition that had been lost and had come back, before another owner's commit",
     1054563488: "an edited JoinGroup answer left a member out, so its assignment was empty, and the rule could not decode it",
