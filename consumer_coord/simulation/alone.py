@@ -90,7 +90,7 @@ def overcome_within_s(change: Fault, specs: Sequence[MemberSpec], scenario: Scen
     settings = settings_of(specs[0], "", (), "")
     if kind.in_metadata:
         bound_s += METADATA_MAX_AGE_MS / 1000
-    if kind.unanswered or any(fault.kind == "swallow" for fault in scenario.faults):
+    if kind.unanswered or scenario.has_dead_connections:
         bound_s += 2 * settings["socket.timeout.ms"] / 1000
     return bound_s
 

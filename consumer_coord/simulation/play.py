@@ -204,7 +204,7 @@ class _Course:
 
     def _has_overcome(self) -> None:
         """Note that the stable group has overcome every fault, except connections that are silently dead."""
-        if not any(fault.kind == "swallow" for fault in self.scenario.faults):
+        if not self.scenario.has_dead_connections:
             self.stage.troubled_until = self.loop.time()
         self.world.health.all_read(self.world.lives)
 

@@ -91,6 +91,11 @@ class Scenario:
     #: Whether the brokers subscribe to the members' metrics (KIP-714).
     metrics: bool = attrs.field(default=False, metadata={"later": True})
 
+    @property
+    def has_dead_connections(self) -> bool:
+        """Whether connections lose all frames without an error, which members notice only after a time limit."""
+        return any(fault.kind == "swallow" for fault in self.faults)
+
 
 def to_json(scenario: Scenario) -> str:
     """Return a scenario as text, which remains valid when a change of ``drawing.py`` changes the scenario of a seed."""

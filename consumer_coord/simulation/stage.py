@@ -180,7 +180,7 @@ class Stage:
 
     def calm_since(self) -> float:
         """Return since when no fault delays a request, and no application is unruly; infinite if this is not known."""
-        if any(fault.kind == "swallow" for fault in self.scenario.faults):
+        if self.scenario.has_dead_connections:
             return math.inf
         if self.cluster.wrong_answers or (not self.calm and any(spec.unruly for spec in self.scenario.members)):
             self._disturbed_at = self.loop.moment
